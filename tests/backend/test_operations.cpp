@@ -46,7 +46,7 @@ constexpr std::int64_t kCount = kSide * kSide;
 constexpr std::array<std::int64_t, 2> kSquareShape{kSide, kSide};
 constexpr std::array<std::int64_t, 3> kTable{kSide, kSide, 2 * kSide + 1};
 
-/// Returns random integers below 8, enough for every operation in this file.
+/// Returns random integers below 8, at least as many as any operation in this file takes.
 std::vector<std::uint32_t> Draws() {
   std::vector<std::uint32_t> draws(kCount * (2 * kSide + 1));
   for (std::size_t i = 0; i < draws.size(); ++i) draws[i] = i * 5 % 8;
@@ -333,7 +333,7 @@ class Operations : public testing::OnDevice {
     return columns;
   }
 
-  /// Runs every operation and returns the rows of the table.
+  /// Runs every operation. Returns the operations' rows of the table in kernels/cuda/README.md.
   static std::vector<std::string> RunAll(const Accelerator* there, const Accelerator* current) {
     CheckAtOnce(false);
     std::vector<std::string> rows;

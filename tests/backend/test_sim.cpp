@@ -121,7 +121,8 @@ Reduce SpecOf(SharedCodec wire) {
   return spec;
 }
 
-/// Codecs that store states for a layer, and queue work on a call's stream to compute them.
+/// Codecs that store a state for each layer, such as rounding errors. They compute the state with
+/// kernels that they queue on the call's stream.
 constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
                                      "feedback top_k 0.1 feedback=off"};
 

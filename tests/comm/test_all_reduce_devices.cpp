@@ -343,7 +343,7 @@ Reduce coded_spec(const std::string& text, std::size_t pick) {
   return spec;
 }
 
-/// Messages are in the host's memory or in the device's memory.
+/// Runs each reduction twice: with messages in the host's memory and in the device's memory.
 TEST_P(AllReduceDevices, CodecsOfLocalRanks) {
   std::size_t pick = 0;
   for (const std::string& text : testing::codec_texts()) {
@@ -406,7 +406,7 @@ TEST_P(AllReduceDevices, ChecksumsOfMessages) {
   EXPECT_EQ(NewQueue()->Checksums(parts), wanted);
 }
 
-/// An empty layer is allowed on another device and on any stream of that device.
+/// An empty layer may be on another device than the other layers, and on any stream of its device.
 TEST_P(AllReduceDevices, AnEmptyLayerOnAnotherDevice) {
   if (on_host() || second() == nullptr) GTEST_SKIP() << "one device, not two";
   const Queue other(kind(), 1);

@@ -226,7 +226,8 @@ std::vector<Values> inputs_of(std::size_t n, bool has_nan) {
   return all;
 }
 
-/// The bytes and the decoded values of several calls.
+/// The results of several successive calls of a codec for one layer: the bytes, the decoded values
+/// and the stored errors.
 struct Sent {
   std::vector<Bytes> bytes;
   std::vector<Values> values;
@@ -271,8 +272,8 @@ TEST(Codec, InstructionSetsAndFlagsOfTheProgramChangeNothing) {
   }
 }
 
-/// Begin may be called again in the same call. Only Commit changes the errors that the next call
-/// finds.
+/// A call that fails may be repeated: Begin starts the call again from the same stored errors. Only
+/// Commit replaces the stored errors, which the next call adds to its values.
 TEST(Codec, ACallThatFailsLeavesNothing) {
   const Values x = values_of(300);
   for (const SharedCodec& codec : codecs()) {

@@ -134,7 +134,7 @@ std::vector<float> decoded(const Codec& codec, const Bytes& bytes, std::size_t n
   codec.Decode(bytes, static_cast<std::int64_t>(n), 0, 1, y.data());
   return y;
 }
-/// Rounding may replace the values in place, and still counts overflows and underflows.
+/// Rounding in place gives the same values and counts as rounding into other memory.
 TEST(Sparse, RoundsInPlace) {
   const Sparse codec(ParseFormat("e4m3"));
   const std::vector<float> x{0, 1e-9F, 1.1F, -3, std::numeric_limits<float>::infinity(), -1e-9F};

@@ -214,8 +214,8 @@ TEST(TopK, NothingFollowsNoValues) {
   EXPECT_THROW(codec->Decode(more, 4, 0, 1, y.data()), DamagedBytes);
 }
 
-/// Compares the counts of losses and bytes, and the largest value, with counts of single values.
-/// Other devices compute them with kernels.
+/// Checks the figures that a codec computes on a queue: the values lost to rounding, the bytes and
+/// the largest value. Here the queue is the CPU's; other devices compute the figures with kernels.
 TEST(TopK, CountsWhatRoundingLoses) {
   const SharedQueue& queue = HostQueue();
   const std::int64_t n = 70001;  // two messages

@@ -193,7 +193,8 @@ class TopKDevices : public testing::OnDevice {
     EXPECT_TRUE(same(scalar->Kept(), there->Kept()));
   }
 
-  /// Compares several consecutive calls for a layer of n values.
+  /// Compares several successive calls for a layer of n values with the scalar kernels and with the
+  /// definition. Each call continues with the states of the previous one.
   void ExpectCalls(const Case& one, std::int64_t n, Distribution kind, int shift, int calls) const {
     SCOPED_TRACE(one.text() + ", " + std::to_string(n) + " values of kind " +
                  std::to_string(static_cast<int>(kind)) + ", shift " + std::to_string(shift));
@@ -360,8 +361,8 @@ TEST_P(TopKDevices, WithinFeedbackAndSums) {
   }
 }
 
-/// Tests the search kernels directly. The kernels count the values by the digits of their bit
-/// patterns. The CPU's search does not count, so these tests skip the CPU.
+/// Directly tests the kernels that search for the values of largest magnitude. The kernels count
+/// values by the digits of their bit patterns. The CPU does not, so these tests skip the CPU.
 class TopKKernels : public TopKDevices {
  protected:
   void SetUp() override {
@@ -372,14 +373,14 @@ class TopKKernels : public TopKDevices {
 INSTANTIATE_TEST_SUITE_P(Backends, TopKKernels, ::testing::ValuesIn(testing::Backends()),
                          testing::NameOf);
 
-/// The state of a search, before it begins or after it ends. counts[d][v] is the number of the
-/// layer's values whose pattern has v as digit d.
+/// The state of a search for the k largest magnitudes, before or after it. counts[d][v] counts the
+/// values whose digit d is v, and which agree with the k-th largest magnitude in all higher digits.
 struct Found : TopKSearch {
   unsigned long long counts[kPatternDigits][kMostDigit + 1];
 };
 
-/// A search over n values. A test may set the counts as if the layer had further values that are
-/// not in memory.
+/// A search for the k largest magnitudes of a layer. A test may set the counts as if the layer had
+/// further values, which are not in memory.
 class Search {
  public:
   Search(SharedQueue queue, const Floats& x, std::int64_t k, std::int32_t span)
@@ -474,8 +475,8 @@ TEST_P(TopKKernels, SpansOfAnyLength) {
   }
 }
 
-/// Tests the selection from numbers of values that need more than 32 bits, and from numbers that
-/// are zero.
+/// Tests how the search finds the least selected magnitude from the counts of digits. Some counts
+/// are zero, and others need more than 32 bits.
 TEST_P(TopKKernels, DigitsOfManyValues) {
   std::mt19937_64 random(2);
   for (int trial = 0; trial < (testing::kCudaOnCpu ? 60 : 200); ++trial) {

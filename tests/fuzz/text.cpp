@@ -46,7 +46,8 @@ void CheckText(std::string_view text, const Parse& parse) {
   if (PrintedAgain(canonical, print) != canonical) std::abort();
 }
 
-/// A codec's name must make a codec of the same name and text.
+/// Makes a codec from the text, and a second codec from the first codec's name. Both must have the
+/// same name and the same text.
 void CheckCodec(std::string_view text) {
   const auto print = [](std::string_view given) {
     const SharedCodec codec = MakeCodec(given);

@@ -278,7 +278,7 @@ TEST(Arithmetic, KnownResults) {
   }
 }
 
-// OperandValues may be strided or broadcast (stride 0). The result may replace an operand.
+// Operands may be strided or broadcast (stride 0). The result may be written over an operand.
 TEST(Arithmetic, StridesAndBroadcast) {
   const Format format = ParseFormat("e4m3");
   const Spec spec = reference::spec_of(format);

@@ -89,9 +89,8 @@ class CastDevices : public testing::SameOnDevices {
         describe(format, options));
   }
 
-  /// Encodes x into memory that begins `offset` bytes after a buffer's start, then decodes the
-  /// codes into a copy of `y`. The decoded view has the type of x and begins `begin` values into
-  /// the copy. Compares both with the scalar kernels.
+  /// Encodes x into a buffer, from byte `offset` on. Then decodes the codes into a copy of y, from
+  /// element `begin` on, with the type and strides of x. Compares both with the scalar kernels.
   template <class T>
   void ExpectSameCodes(const TensorView& x, const std::vector<T>& y, std::ptrdiff_t begin,
                        const Format& format, const RoundingOptions& options,

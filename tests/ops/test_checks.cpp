@@ -254,7 +254,7 @@ TEST_F(Checks, SpecsMadeByHand) {
 
 // --- Sizes ---------------------------------------------------------------------------------------
 
-/// Returns a view with this shape that repeats one element (all strides are 0).
+/// Returns a view with this shape whose elements all have the address `element` (strides of 0).
 TensorView Repeated(const float* element, const std::vector<std::int64_t>& shape) {
   TensorView view = View(element, DType::f32, shape);
   for (int d = 0; d < view.rank; ++d) view.stride[d] = 0;

@@ -43,7 +43,7 @@ class Results {
     all_.emplace_back(name, std::move(bytes));
   }
   void Add(const std::string& name, double value) { Add(name, std::vector<double>{value}); }
-  /// Adds the result of run(), or the text of the error that run() throws.
+  /// Adds the result of run() to the list, or the text of the error that run() throws.
   template <class Run>
   void Try(const std::string& name, const Run& run) {
     try {

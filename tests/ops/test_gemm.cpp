@@ -138,7 +138,8 @@ TEST(Gemm, DeepAndWideShapes) {
   }
 }
 
-// Tests chunks that end before, at and after the ends of the library's own blocks.
+// Tests chunked sums. The chunks of terms end before, at and after the ends of the blocks of k in
+// which the library computes.
 TEST(Gemm, ChunksOfAnyLength) {
   int failures = 0;
   for (const std::int64_t chunk : {1, 2, 3, 31, 63, 64, 65, 100, 255, 256, 257, 300, 1000, 5000}) {

@@ -93,9 +93,9 @@ TEST_F(GemmDevices, Shapes) {
   }
 }
 
-/// Tests numbers of random bits at which the integers per word change, or at which binary32 can or
-/// cannot hold the bits. The values include sums that overflow, operands beyond the format, and
-/// NaN.
+/// Tests stochastic sums. With more random bits, fewer random integers fit in a 32-bit word, and
+/// sums may not fit in binary32; the numbers of bits lie around these limits. The values include
+/// sums that overflow, operands beyond the format, and NaN.
 TEST_F(GemmDevices, ShortStochasticSteps) {
   std::size_t pick = 0;
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e3m2", "e2m1", "e4m3fnuz", "e5m0"}) {
@@ -264,8 +264,8 @@ TEST_F(GemmDevices, MatrixUnits) {
 }
 
 /// Tests units whose sums a GPU computes in tiles of 64 x 64, with incomplete tiles and incomplete
-/// steps of k. The layouts, types and batches vary. Results in fp16 are included, because their
-/// units may have another order of k.
+/// steps of k. The layouts, types and batches vary. Results in fp16 are included, because a unit
+/// may add products in another order for them.
 TEST_F(GemmDevices, MatrixUnitsByTiles) {
   std::size_t turn = 0;
   for (const char* text : {"v100", "v100 output=fp16", "a100", "a100-tf32", "ada-fp8", "h100-fp16",
@@ -290,8 +290,8 @@ TEST_F(GemmDevices, MatrixUnitsByTiles) {
   }
 }
 
-/// A unit with promotion adds its sum to the element several times. Each of these additions must be
-/// rounded with a new random integer.
+/// With promotion, a unit's sum is added to the accumulator after every `promote` values of k. Each
+/// of these additions must be rounded with a new random integer.
 TEST_F(GemmDevices, PromotionsDraw) {
   Accumulator accumulator = Preset("h100-fp8");
   accumulator.format = ParseFormat("e6m9");
@@ -411,9 +411,9 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
-/// The chunks are longer than a step of the kernel. One value does not fit in 16 bits, so its step
-/// computes the tile in four quarters. Each quarter must begin with the same count of the chunk's
-/// products.
+/// The kernel's steps along k are shorter than a chunk. The step of a value that does not fit in 16
+/// bits computes the four quarters of a tile one after the other. Each quarter must continue the
+/// count of the present chunk's products from the same number.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;

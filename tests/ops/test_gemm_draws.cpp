@@ -49,7 +49,7 @@ TEST(GemmDraws, StochasticRoundingTakesTheDocumentedDraws) {
   }
 }
 
-// Tests random integers far into a sum of many products.
+// Tests sums of 1,100 products, which take more than a thousand random integers each.
 TEST(GemmDraws, DrawsOfDeepSums) {
   Turns turns;
   for (const Accumulator& base : schemes(ParseFormat("e5m7"))) {

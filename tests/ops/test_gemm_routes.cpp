@@ -160,8 +160,8 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
 /// One packed block of operands, and its sums.
 class Block {
  public:
-  /// The index, for random integers, of the first sum. With many columns, the indices pass 2^32
-  /// within the second row.
+  /// The first sum's element index, which selects its random integers. With many columns, the
+  /// indices pass 2^32 within the second row.
   static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
 
   Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
@@ -199,7 +199,7 @@ class Block {
     return Results(state);
   }
 
-  /// Returns the initial state for sums of `depth` products.
+  /// Returns the memory of the running sums, for sums of `depth` products that begin with `start`.
   [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
                                          float start) const {
     const std::int64_t planes = planes_of_sum(plan.scheme, depth);

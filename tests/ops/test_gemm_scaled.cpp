@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that GemmScaled on every device gives the oracle's results (reference_gemm.h): scales at
-// the end of blocks and in the epilogue, units that take scales, shapes, random integers and
-// errors.
+// Tests that GemmScaled on every device gives the oracle's results (reference_gemm.h). Scales are
+// applied to the sum of each block of k or of the whole product (epilogue), or by a matrix unit.
+// Tests also shapes, random integers and errors.
 #include <gtest/gtest.h>
 
 #include <algorithm>

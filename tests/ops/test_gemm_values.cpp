@@ -111,7 +111,7 @@ TEST(GemmValues, StorageTrapVectors) {
       a.exact_products = exact;
       EXPECT_EQ(product_of(0x1.a30fecp+0f, 0x1.4c52bp-1f, a), 1.125f) << backend;
     }
-    // The product format is wider than the accumulator.
+    // Products are rounded into a format with more mantissa bits than the accumulator's format.
     Accumulator wide = accumulator_of("e8m3");
     wide.product = ParseFormat("e5m10");
     const float tiny = 0x1p-30f;

@@ -28,8 +28,8 @@ namespace {
 using Shape = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
 
-/// The tested formats. They cover every arithmetic with its rules, every kind of block, one and two
-/// levels of scales, and both ways of computing elements.
+/// The tested formats. They cover every arithmetic (`exact`, `te`, `torchao`, …) with its rules for
+/// scales, every kind of block, one and two levels of scales, and both ways of computing elements.
 const std::vector<std::string> kDeviceFormats = {
     "mxfp8",
     "mxfp8-e5m2",

@@ -51,7 +51,7 @@ Floats NearPower(int e, std::size_t n) {
   return x;
 }
 
-/// Returns the scales of blocks of four values.
+/// Encodes x, which has blocks of four values, in the scaled format. Returns the blocks' scales.
 Floats ScalesOf(const Floats& x, const Scaled& scaled) {
   const auto n = static_cast<std::int64_t>(x.size());
   Bytes codes(static_cast<std::size_t>(PackedBytes(scaled.element, n)));

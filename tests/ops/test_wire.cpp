@@ -148,9 +148,9 @@ bool check(const Format& format, const RoundingOptions& o, int shift, std::uint6
   return good;
 }
 
-/// If several NaNs have no code, the index of the first one is returned. The position of that NaN
-/// varies within the ranges in which kernels process the array, and within the blocks of random
-/// integers. Long arrays are stored by instructions that bypass the caches.
+/// If several NaNs have no code, the index of the first one is returned. Kernels process an array
+/// in ranges, and this NaN has different positions within a range. Long arrays are stored by
+/// instructions that bypass the caches.
 TEST(Wire, TheFirstNanIsFound) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const std::string& backend : testing::backends()) {
@@ -236,8 +236,8 @@ TEST(Wire, PolicyAndVariantReachTheCodes) {
   }
 }
 
-// Element first + i has the same random bits for every begin and end of the range that contains the
-// element.
+// An array may be cast in several calls, each for one range. The random bits of an element must not
+// depend on the ranges.
 TEST(Wire, RangesDoNotMatter) {
   const Format format = ParseFormat("e4m3");
   const std::vector<float> x = testing::moderate_values(reference::spec_of(format), 9000, 3);

@@ -181,8 +181,8 @@ TEST(Oracle, LinesDoNotDependOnTheIntegers) {
 
 TEST(Oracle, ManyLinesOfFewAreThoseOfEachAlone) {
   for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {
-    // The operands and the random integer of one result have 16 bits together (8 + 8, or 8 + 4 +
-    // 4), so the oracle looks results up in a table. The test has more lines than the table.
+    // The operands and the random integer of a line have 16 bits together (8 + 8, or 8 + 4 + 4).
+    // 70,000 lines are more than the 2^16 possible inputs, so the oracle makes a table of results.
     ElementRule rule = rule_of(Operation::mul, "e4m3fn", mode);
     const bool is_random = mode == Rounding::stochastic;
     if (is_random) {

@@ -42,8 +42,8 @@ std::vector<Options> every_option() {
   return all;
 }
 
-/// Computes code, flags and corner cases of sign * significand * 2^exponent by shifts, with one
-/// type of integer, and compares them with the definitions.
+/// Rounds the number x, whose significand is `significand`, by shifts of integers of one type.
+/// Expects the code, the flags and the corner cases (such as a tie) that the definitions give.
 template <class Integer>
 void check_on(const Spec& spec, const Exact& x, Digits significand, const Options& o,
               Tininess tininess) {
@@ -87,7 +87,7 @@ TEST(Outcome, IsThatOfTheDefinitionsOnAFineGrid) {
     const Exact top = reference::grid_value(spec, spec.max_code());
     const int bits = reference::top_exponent(top) - least + 2;
     for (std::uint64_t x = 1; x < std::uint64_t{1} << bits; ++x) {
-      // Skips numbers with more than four digits below the last place of the format's precision.
+      // Leaves out a number that has more than four bits beyond the format's precision.
       const int length = std::bit_width(x);
       const int unused = length - spec.man - 1 - more;
       if (unused > 0 && (x & ((std::uint64_t{1} << unused) - 1)) != 0) continue;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that the random words equal NumPy's, and that a leap by n words equals n single steps.
-// tests/python/hardware/test_vectors.py tests the lines that are made from these words.
+// tests/python/hardware/test_vectors.py tests the random test vectors, which take these words.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -128,8 +128,8 @@ TEST(Trace, TakesRandomIntegersInProgramOrder) {
   EXPECT_THROW(run(rule, {0x38, 0x38}, {0x38, 0x38}, 0x58), Error);
 }
 
-/// Computes each line alone and all lines at once. Expects the same codes, flags, corners and
-/// signals.
+/// Computes n sums (lines) one at a time and all at once. Expects the same codes, flags, corner
+/// cases and intermediate values (signals).
 void expect_lines(const SumRule& rule, const std::vector<std::uint32_t>& a,
                   const std::vector<std::uint32_t>& b, const std::vector<std::uint32_t>& c,
                   const std::vector<std::uint32_t>& random) {

@@ -4,9 +4,10 @@
 
     python tests/rtl/gates.py [PREFIX…]
 
-Counts gates with two inputs; inverters do not count. Without a PREFIX it counts every row, else the
-rows whose name begins with a PREFIX. Each row with rounding has a fixed mode: nearest even,
-stochastic for `fp_cast_sr`, and toward zero for `block_fma`. Signals inside a unit are not outputs.
+A row of `gates.json` is a module with certain parameters. Counts all rows or, if a PREFIX is given,
+the rows whose name begins with a PREFIX. Counts gates with two inputs; inverters do not count. The
+rounding mode is fixed: nearest even, stochastic for `fp_cast_sr`, and toward zero for `block_fma`.
+Signals inside a unit are not outputs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ NEAREST, TOWARD_ZERO, STOCHASTIC = 0, 1, 6
 
 
 def rows() -> list[tuple[str, str, dict[str, int], int]]:
-    """Returns the rows to count: name, module, parameters, rounding mode."""
+    """Returns the rows of gates.json: name, module, parameters, rounding mode."""
     made = []
     for exp, man in FORMATS:
         parameters = {"EXP": exp, "MAN": man}

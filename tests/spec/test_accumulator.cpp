@@ -17,7 +17,7 @@
 namespace cpd {
 namespace {
 
-// Expects that two accumulators agree in all fields that the text contains.
+// Expects that two accumulators agree in all fields that an accumulator's text contains.
 void expect_same(const Accumulator& a, const Accumulator& b, const std::string& text) {
   EXPECT_EQ(a.format, b.format) << text;
   EXPECT_EQ(a.scheme, b.scheme) << text;
@@ -195,7 +195,8 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       a.chunk = between(1, 1000);
       if (between(0, 1) == 1) a.inner = format();
     }
-    // Reading the text gives the default for a redundant product format or inner format.
+    // The text leaves out a product or inner format that equals the accumulator's format, so the
+    // parsed accumulator has none.
     if (a.product == a.format) a.product.reset();
     if (a.inner == a.format) a.inner.reset();
     if (a.rounding.mode == Rounding::stochastic) {

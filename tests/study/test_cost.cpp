@@ -43,9 +43,9 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// Divides all values into chunks and slices. Returns the values as [chunk][slice]. A chunk takes
-/// ceil(chunk / slices) values of each slice, rounded up to a multiple of 256. If owners rotate,
-/// index s holds slice s - l of layer l.
+/// Divides all values into chunks of about `chunk` values. Returns the values as [chunk][slice]. A
+/// slice has ceil(chunk / slices) values in each chunk, rounded up to a multiple of 256. If
+/// `rotates` is true, index s holds slice s - l of layer l.
 std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
                                            bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
@@ -148,8 +148,8 @@ class Messages {
     }
     return seconds;
   }
-  /// Counts the steps with equal figures. The figures are the bytes of the longest message, and the
-  /// most messages that leave or reach one host, and that stay within one host.
+  /// Returns how many steps have each triple of figures: the bytes of the longest message, the most
+  /// messages that leave or reach one host, and the most messages within one host.
   [[nodiscard]] std::map<std::array<std::int64_t, 3>, std::int64_t> rounds(int per_host) const {
     std::map<std::array<std::int64_t, 3>, std::int64_t> rounds;
     for (const auto& chunk : steps_) {

@@ -32,8 +32,9 @@ TEST(CostWays, ExactIsAllThatMoves) {
   EXPECT_FALSE(CostOf(spec, 2, 0, Sizes{100}, 1 << 20).exact);
 }
 
-/// Values are sent encoded, or in binary32 if their sums may be NaN. With this codec, one encoded
-/// value takes more bytes than in binary32. Without known magnitudes, the model counts more bytes.
+/// Values are sent encoded, or in binary32 if their sums may be NaN. With this codec, the encoding
+/// is longer than binary32 for one value, but shorter for 100. If the layers' magnitudes are
+/// unknown, the cost model counts the longer form.
 TEST(CostWays, TheWayOfMostBytes) {
   Reduce spec;
   spec.exchange = Exchange::gather;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests the measures of round-off: the mean relative error (Eq. 5 of the APS paper), the RMS error,
-// and the counts of values left out.
+// and the numbers of zero references and of values that are Inf or NaN.
 #include <gtest/gtest.h>
 
 #include <cmath>

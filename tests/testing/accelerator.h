@@ -95,7 +95,7 @@ class OnGpuView {
   OnGpuView(const Accelerator& driver, const TensorView& host)
       : host_(host), range_(RangeOf(host)), memory_(driver, range_.first, range_.bytes) {}
   [[nodiscard]] TensorView view() const { return memory_.View(host_, range_.first); }
-  /// Returns the device's copy of `host`, another view of the host memory that was copied.
+  /// Returns the device's copy of `host`, which may be any view of the copied host memory.
   [[nodiscard]] TensorView Like(const TensorView& host) const {
     return memory_.View(host, range_.first);
   }

@@ -24,7 +24,7 @@ inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 inline std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
 inline float from_bits(std::uint32_t bits) { return std::bit_cast<float>(bits); }
 
-/// Returns a number for messages: `3FA00000 (1.25)` for a float, plain hex for an integer.
+/// Returns a number as text for failure messages: `3FA00000 (1.25)` for a float, else plain hex.
 template <class T>
 std::string hex(T x) {
   char text[64];

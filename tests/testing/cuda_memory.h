@@ -45,7 +45,7 @@ std::vector<T> few_on_cpu(std::vector<T> all, unsigned of) {
   return kOnGpuItself ? all : few(std::move(all), kRarer * of);
 }
 
-/// Returns whether few_on_cpu would keep case number i.
+/// Returns whether few_on_cpu selects case number i.
 inline bool is_chosen_on_cpu(std::size_t i, unsigned of) {
   return kOnGpuItself || is_chosen(i, kRarer * of);
 }

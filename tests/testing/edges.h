@@ -41,8 +41,8 @@ struct Family {
 
 inline constexpr std::array kRandomBits = {1, 7, 8, 23, 24};
 
-/// Returns the computation paths that the plans choose for a format, in any operation, as a list of
-/// numbers.
+/// Returns the computation paths that the plans of all operations choose for a format. Each number
+/// of the list is one choice, so equal lists mean equal paths.
 inline std::vector<int> routes_of(const Format& format) {
   std::vector<int> routes;
   const auto push = [&](const RoundingOptions& o) {
@@ -90,7 +90,8 @@ inline std::vector<Format> edge_formats(const Family& f) {
   return edges;
 }
 
-/// Returns all families of formats whose mantissas have one of these widths.
+/// Returns the families of formats whose mantissas have one of these widths. Under a sanitizer,
+/// returns one family in seven.
 inline std::vector<Family> families(std::span<const int> mantissas) {
   std::vector<Family> all;
   for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
@@ -177,7 +178,7 @@ class Edge {
     return good;
   }
 
-  /// Checks sums of two products, in any mode. The scheme depends on `turn`.
+  /// Checks sums of two products, in any mode. `turn` is a number that selects the scheme.
   bool Products(std::uint32_t turn) const {
     Accumulator accumulator{format_, static_cast<Scheme>(turn % 4), o_};
     accumulator.exact_products = turn % 3 == 0;
@@ -259,7 +260,8 @@ class Edge {
     return Compare(expected_, got, backend, what);
   }
 
-  /// Checks scaled casts of x / 2^shift, for each quotient that is exact in binary32.
+  /// Divides each x by 2^shift, and checks that CastScaled, which multiplies by 2^shift, gives the
+  /// cast of x. Leaves out quotients that are inexact in binary32.
   bool Scaled(const std::string& backend) const {
     bool good = true;
     for (const int shift : {-30, 5}) {

@@ -39,8 +39,8 @@ CPP_THROWS = re.compile(
 )
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
-"""Files that list calls that raise errors, and the errors' texts, in a table for each kind of call.
-REFUSED_BY followed by the kind is the name of the test that makes these calls."""
+"""Files with a table for each kind of call. A key of a table is a call that raises an error, and
+its value is the error's text. The test REFUSED_BY followed by the kind makes these calls."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 
 

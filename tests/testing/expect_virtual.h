@@ -82,8 +82,8 @@ inline Reduce plain(Reduce spec) {
   return spec;
 }
 
-/// Compares each rank's bytes, and the largest number of steps, with the cost model. If a value has
-/// no code in its format, all values are sent in binary32, so those bytes are accepted too.
+/// Compares each rank's bytes, and the largest number of steps, with the cost model. If a format
+/// has no code for NaN, all values may be sent in binary32, and then have that many bytes.
 inline void expect_traffic(const Reduce& spec, const std::vector<Outcome>& outcomes,
                            const std::vector<std::int64_t>& sizes, std::int64_t chunk) {
   const int world = static_cast<int>(outcomes.size());

@@ -139,7 +139,7 @@ inline reference::Options oracle_options(const RoundingOptions& o, std::uint32_t
   return {o.mode, o.overflow, o.variant, o.random_bits, random};
 }
 
-/// Returns a text for messages: format, mode and policy; for a stochastic mode also variant and N.
+/// Returns a text for failure messages: format, mode and policy; if stochastic, also variant and N.
 inline std::string describe(const Format& f, const RoundingOptions& o) {
   std::string text = ToString(f) + ", " + ToString(o.mode) + ", overflow " + ToString(o.overflow);
   if (o.mode == Rounding::stochastic) {

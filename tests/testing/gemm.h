@@ -84,7 +84,7 @@ class Tensor {
 
   TensorView view() const {
     TensorView v;
-    // Memory is writable through the view, but Gemm writes only through the view of `out`.
+    // A view has a pointer to writable memory, also for operands. Gemm writes only to `out`.
     v.data = const_cast<std::byte*>(memory_.data()) + SizeOf(dtype_) * origin_;
     v.dtype = dtype_;
     v.rank = static_cast<int>(shape_.size());
@@ -221,7 +221,7 @@ std::vector<float> oracle_gemm(const Tensor& a, const Tensor& b, const Accumulat
   return result;
 }
 
-/// Describes an accumulator for messages, such as `e4m3 sequential …`.
+/// Returns an accumulator as text for failure messages, such as `e4m3 sequential …`.
 inline std::string describe(const Accumulator& accumulator) {
   return ToString(accumulator) + ", " + describe(accumulator.format, accumulator.rounding);
 }

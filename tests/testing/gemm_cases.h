@@ -85,8 +85,8 @@ inline std::vector<Accumulator> schemes(const Format& format) {
   return all;
 }
 
-/// Returns schemes for the GPU's tiles. The chunks of these schemes end within a step of k or
-/// together with a step.
+/// Returns schemes for the GPU's tiles, which add a fixed number of values of k in each step. Some
+/// schemes have chunks that end within a step, others have chunks that end with a step.
 inline std::vector<Accumulator> schemes_of_tiles(const Format& format) {
   Accumulator base;
   base.format = format;

@@ -115,7 +115,7 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// Computes the product from copies that `there` makes on its device (the CPU by default).
+/// Copies the operands to the device of `there` (the CPU by default), and returns their product.
 inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
                                      Copies there = Copies(nullptr)) {
   const Shape shape = out_shape(s);
@@ -187,8 +187,8 @@ inline std::int64_t parts(std::int64_t n, std::int64_t part) {
   return part == 0 ? 1 : (n + part - 1) / part;
 }
 
-/// The shape of the block that one scale covers: `block` values of k in `lines` rows of a or
-/// columns of b.
+/// The shape of the block that one scale covers: `block` values of k in each of `lines` rows of the
+/// left operand or columns of the right operand.
 struct ScaleTile {
   std::int64_t block = 32, lines = 1;
 };

@@ -54,9 +54,9 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
-  // With s steps and N random bits, |v s / norm| * 2^N is the quotient of two integers: v's
-  // significand * s * 2^(N + apart), and the norm's significand. `apart` is the difference of their
-  // exponents. `u` and `one` are the integers times 2^60.
+  // With s steps and N random bits, |v s / norm| * 2^N is a quotient. The dividend is v's
+  // significand times s * 2^(N + apart); `apart` is v's exponent minus the norm's. The divisor is
+  // the norm's significand. `u` is the dividend times 2^60, and `one` the divisor times 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
@@ -110,8 +110,8 @@ inline std::vector<std::uint8_t> packed(const std::vector<std::uint32_t>& codes,
   return bytes;
 }
 
-/// Returns random values of many magnitudes. Some are zero, some subnormal, and some lie on a level
-/// below the largest value.
+/// Returns random values of many magnitudes, among them zeros and subnormals. Some are multiples of
+/// 1 / steps.
 inline std::vector<float> gradient_like(std::size_t n, std::uint64_t seed, int steps = 7) {
   std::mt19937_64 generator(seed);
   std::vector<float> x(n);

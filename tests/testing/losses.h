@@ -21,8 +21,8 @@ class Losses {
     queue_->Clear(counts_.get(), sizeof(SegmentCounts));
   }
   [[nodiscard]] SegmentCounts* get() const { return counts_.get(); }
-  /// Expects the counts of infinite and NaN, zero and underflowed values for values x that were
-  /// rounded to y.
+  /// Expects the counts for values x that were rounded to y: the Inf and NaN among x, the zeros
+  /// among y, and the nonzero values that became zero.
   void Expect(std::span<const float> x, std::span<const float> y) const {
     SegmentCounts counted;
     queue_->Copy(&counted, counts_.get(), sizeof(counted));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The main function of the C++ tests. A program contains the tests of several sources and has a name
-// for each of them: under that name it runs only the tests of that source. Under its own name, such
-// as test_ops_cast_and_others, it runs all its tests. Under any other name it fails.
+// The main function of the C++ tests. A program contains the tests of several sources, and has a
+// name for each source: under that name it runs only the tests of that source. Under its own name,
+// such as test_ops_cast_and_others, it runs all its tests. Under any other name it fails.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,8 +26,8 @@ std::string program_of(std::string source) {
   return "test_" + source;
 }
 
-/// Returns true if a program of this name runs the tests of all its sources: names of several
-/// sources and of tests of the emulated device end so.
+/// Returns true if a program of this name runs the tests of all its sources. Such a name ends in
+/// `_and_others` (several sources) or `_on_cpu` (tests of the CUDA emulation).
 bool names_all(const std::string& program) {
   for (const std::string_view end : {"_and_others", "_on_cpu"}) {
     if (program.size() <= end.size()) continue;

@@ -67,7 +67,7 @@ class Mutant(NamedTuple):
 
     @property
     def is_compiled(self) -> bool:
-        """Returns whether the mutant takes effect only in a build."""
+        """Returns whether the mutant changes a compiled file, so that running it needs a build."""
         return Path(self.file).suffix in COMPILED
 
     @property
@@ -140,7 +140,7 @@ class Result(NamedTuple):
 
 
 def results(list_: str) -> dict[str, Result]:
-    """Returns the stored results of one list, by the names of the mutants."""
+    """Returns the stored results of one list of mutants, by the mutants' names."""
     path = RESULTS / f"{list_}.json"
     if not path.is_file():
         return {}
@@ -159,8 +159,8 @@ def reported(mutant: Mutant, result: Result) -> str:
 
 
 def table(wanted: Sequence[Mutant]) -> list[str]:
-    """Returns the lines of the report: the number of stored results for each folder, then the open
-    mutants by name."""
+    """Returns the lines of the report: the number of stored results for each folder, then the names
+    of the open mutants (no test caught them, and the list gives no reason)."""
     known = {list_: results(list_) for list_ in {m.list for m in wanted}}
     counts: dict[str, Counter[str]] = {}
     open_: list[str] = []

@@ -46,8 +46,8 @@ PYTHON_PARTS = ("cpd_core", "cpd_torch")
 CUDA_PARTS = ("cpd_cuda_on_cpu", "cpd_cublas_on_cpu", "cpd_sim")
 OTHER_PROGRAMS = re.compile("comm/(mpi|nccl)/|cuda_on_cpu/test_(devices|library)|package/|fuzz/")
 UNRELATED = re.compile(r"isa\.|package\.|comm\.(mpi|nccl)|.*\.(?!sim)\w+\.sim$")
-"""Matches tests that this build leaves out: tests of the build itself, and of parts that it does
-not contain."""
+"""Matches the names of tests that this build leaves out: tests of the build itself, and tests of
+MPI, NCCL and other parts that are not built."""
 FIXED, FACTOR = 20.0, 10.0
 """A mutant's time limit is FIXED seconds plus FACTOR times the time of the test without a
 mutant."""

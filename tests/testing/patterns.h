@@ -36,9 +36,9 @@ inline void push_around(float x, std::vector<float>& values) {
   }
 }
 
-/// Returns codes of magnitudes to test. If there are few, returns all codes. Otherwise returns
-/// those at the ends, around the least normal number and next to powers of two, and `random` random
-/// ones. Some codes exceed the largest finite one.
+/// Returns codes of magnitudes to test, up to 5 beyond the largest finite code. If there are few
+/// such codes, returns all. Otherwise returns the first and last codes, codes around the least
+/// normal number, and `random` random codes, a third of them next to powers of two.
 inline std::vector<std::uint64_t> interesting_codes(const reference::Spec& spec, int random,
                                                     std::mt19937_64& generator) {
   std::vector<std::uint64_t> codes;

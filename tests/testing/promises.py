@@ -54,12 +54,13 @@ FIXED = ("Results that change", "Fixed")
 FAULTS = "faults.toml"
 UNMAPPED, UNREAD = "unmapped_pages.txt", "unread_errors.toml"
 KINDS = {"claim": ("tests",), "measured": ("machine", "rows"), "said": ("why",)}
-"""The keys of each kind of table, in addition to `text`."""
+"""The keys that a table of each kind must have, in addition to `text`."""
 RESULTS = Path("benchmarks/results")
 
 
 class Promise(NamedTuple):
-    """A claim of a page, a fixed fault or the text of an error, and the tests that check it."""
+    """A claim of a page, a fault that was fixed, or the text of an error; and the tests that check
+    it."""
 
     kind: str
     where: str
@@ -68,8 +69,8 @@ class Promise(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A table of the map of promises: a sentence of a page and the tests that check it, or the
-    stored results of the sentence's figure, or the reason why it has neither."""
+    """A table of the map of promises: a sentence of a page, with the tests that check it, or the
+    measurement (rows of a stored run) that gave its figure, or the reason why it has neither."""
 
     text: str
     tests: tuple[str, ...] = ()
@@ -98,7 +99,7 @@ def claims(page: str, text: str) -> list[str]:
 
 
 def fixed(changelog: str) -> str:
-    """Returns the text of the first release's sections whose headings are in FIXED."""
+    """Returns the text below the headings FIXED of the changelog's first (newest) release."""
     release = re.split(r"^## ", changelog, flags=re.M)[1]
     parts = [part.partition("\n") for part in re.split(r"^### ", release, flags=re.M)]
     return "\n".join(body for head, _, body in parts if head.strip() in FIXED)
@@ -146,8 +147,8 @@ def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
 
 @cache
 def row_names(file: Path) -> tuple[str, ...]:
-    """Returns the names of the rows of a stored run. For a file without rows, returns the file's
-    keys."""
+    """Returns the names of the results (rows) in a file of benchmarks/results. For a file without
+    rows, returns its keys."""
     run = json.loads(file.read_text())
     rows = run.get("rows") if isinstance(run, dict) else run
     return tuple(row["name"] for row in rows) if rows else tuple(run)
@@ -243,8 +244,8 @@ def errors(root: Path = ROOT) -> tuple[list[Promise], list[str]]:
 
 
 def of_list(name: str, listed: Sequence[str], found: Iterable[str], text: str) -> list[str]:
-    """Returns a line for each exception that the list lacks, and for each listed one that must be
-    struck because it no longer exists."""
+    """Compares a stored list of exceptions (`listed`) with the exceptions of this tree (`found`).
+    Returns a line for each exception that is not listed, and for each listed one that is gone."""
     now = {*found}
     wrong = [f"{text}: {each}" for each in sorted(now - {*listed})]
     wrong += [

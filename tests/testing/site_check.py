@@ -28,8 +28,8 @@ sys.path.append(str(Path(__file__).parent))
 import surface
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
-"""The attribute of each element from which a browser loads a file. For `link`, only some kinds
-count (FETCHED_LINKS)."""
+"""The HTML elements for which a browser loads a file, each with the attribute that names the file.
+For `link`, only some kinds count (FETCHED_LINKS)."""
 FETCHED_LINKS = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch"}
 PUBLIC = (
     *("cpd", "cpd.comm", "cpd.compress", "cpd.functional", "cpd.hardware", "cpd.nn", "cpd.optim"),
@@ -184,8 +184,8 @@ def returned(it: Any) -> Iterator[str]:
 
 
 INSIDE = {"ElementRule", "StepTraffic", "SumRule"}
-"""Classes without an entry in the reference. The attributes that hold objects of such a class
-describe the class."""
+"""Classes that need no entry in the reference. The entry of the attribute that holds an object of
+such a class describes the class."""
 
 
 def stale_schema(root: Path) -> Iterator[str]:

@@ -3,10 +3,10 @@
 
     summary.py [--quick] FILE.xml...
 
-Prints each skipped test with its reason and the number of times, the slowest tests, and the number
-of tests that ran. --quick also names tests that took more than QUICK seconds and give no reason
-(`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++). Such tests do not fail the
-run, because their time depends on the other load of the machine.
+Prints each skipped test with its reason and how often it was skipped, the slowest tests, and the
+number of tests that ran. --quick also names tests that took more than QUICK seconds and give no
+reason (`@pytest.mark.slow("why")`, or `RecordProperty("slow", "why")` in C++). Such tests do not
+fail the run, because their time depends on the other load of the machine.
 """
 
 import re

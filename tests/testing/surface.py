@@ -65,7 +65,7 @@ GRAMMARS = {
 """The grammars of texts that a user writes, each with the function that parses such texts. Options
 of the command line that have a parser function are found without this table."""
 PLAIN = {int, float, str, Path, None}
-"""The types of command line options that have no grammar."""
+"""Types of command line options whose values have no grammar of their own."""
 
 
 def found_at(name: str) -> Any:
@@ -223,7 +223,8 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
-    """Returns the keys of each public class in SPECS, and the options of each compressor."""
+    """Returns the keys of each class in SPECS (its constructor's keywords), and the options of each
+    compressor."""
     last = {name.rpartition(".")[2]: it for name, it in names.items()}
     keys = {name: parameters(last[name]) for name in sorted(SPECS & last.keys())}
     from cpd.compress.table import compressors

@@ -72,7 +72,7 @@ class TracedKernels {
   static void forget() {
     for (auto& count : counts_) count = 0;
   }
-  /// Returns the names of the explained kernels that were called since the last call of forget().
+  /// Returns the names of the kernels in kExplained that were called after the last forget().
   static std::set<std::string> called() {
     std::set<std::string> names;
     for (const char* name : kExplained) {

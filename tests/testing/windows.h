@@ -18,8 +18,8 @@ inline std::int64_t one_of(std::mt19937& draw, std::int64_t low, std::int64_t hi
   return low + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(high - low + 1));
 }
 
-/// Returns random windows along `rank` axes. If `spread` is true, zeros may lie between the image's
-/// elements, and all steps are 1.
+/// Returns random windows along `rank` axes. If `spread` is true, the windows may see zeros between
+/// the image's elements, and move by one position at a time. Else they move by 1 to 3 elements.
 inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   Windows windows;
   windows.rank = rank;

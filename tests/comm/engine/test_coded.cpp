@@ -34,16 +34,16 @@ float value_at(int plane, std::int64_t position) {
   return static_cast<float>((position / 3 + plane) % 8);
 }
 
-/// Returns the codecs of these planes (the parts of a running sum). Every layer uses the same codec
-/// in a plane.
+/// Returns the codecs of the parts of a running sum ("planes"), one for each plane. All layers use
+/// the same codec for a plane.
 Codecs of(const std::vector<SharedCodec>& planes) {
   Codecs codecs(std::span<const SharedCodec>(planes).first(1));
   for (const SharedCodec& plane : planes) codecs.Add({&plane, 1});
   return codecs;
 }
 
-/// Returns a message that holds the values of a part (ranges of layers) for every plane of the
-/// sums' states. value_at(plane, position) gives each value.
+/// Returns a message with the values of a part (ranges of layers), once for each plane of the
+/// running sums. The value of a plane at a position is value_at(plane, position).
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));

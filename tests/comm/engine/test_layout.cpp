@@ -86,8 +86,9 @@ TEST(Layout, TakesEveryValueOnce) {
   }
 }
 
-/// A layout may rotate each layer's three slices among the three parts of a chunk. Part s then
-/// holds slice (s - turns[l]) mod 3 of layer l. Every slice ends at the end of a bucket.
+/// Each layer has three slices, and the layout has three parts. Part s holds slice
+/// (s - turns[l]) mod 3 of layer l, so turns[l] rotates the layer's slices. Every slice ends at the
+/// end of a bucket.
 TEST(Layout, TurnsSlicesOfALayer) {
   const std::vector<std::int64_t> sizes{7, 5, 1, 300}, buckets{1, 2, 1, 100}, turns{0, 1, 2, 5};
   Layout layout(sizes, 3, 1 << 20, buckets, turns);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests results that are rounded to odd in binary32 and then rounded into a format. The first
-// rounding reports a doubt if the final result may be wrong. Without a doubt, the final result must
-// be the oracle's rounding of the exact result.
+// rounding marks a result as doubtful if the final result may be wrong. All other final results
+// must be the oracle's rounding of the exact result.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -87,8 +87,8 @@ class Cases {
   std::mt19937_64 generator_;
 };
 
-/// Counts the results for which the computation reports a doubt, the results without doubt, and the
-/// wrong results.
+/// The number of results that the computation marks as possibly wrong (`doubtful`), of the other
+/// results (`certain`), and of the certain results that are wrong.
 struct Seen {
   int certain = 0, doubtful = 0, wrong = 0;
 };
@@ -180,7 +180,7 @@ TEST(ShortExact, StochasticWithAsManyBitsAsFit) {
   expect_most_certain(seen);
 }
 
-/// The computation must report a doubt for each of the cases in which its result would be wrong.
+/// Tests which results the computation marks as doubtful (possibly wrong), and which it does not.
 TEST(ShortExact, Doubts) {
   const auto doubts = []<Operation op>(float x, float y, float z) {
     Doubt<float> doubt;

@@ -62,8 +62,8 @@ TEST(Levels, AreWithoutBias) {
       const float norm = 1.25F;
       std::int64_t sum = 0;
       for (std::uint32_t r = 0; r < kDraws; ++r) sum += level_of(plan, v, norm, r);
-      // `place` is 2^8 times the exact level of v; only the division by the norm is rounded. The
-      // sum of the rounded levels for all 2^8 integers R must equal `place` cut to an integer.
+      // `place` is 2^8 times the unrounded level of v, computed in binary128. The sum of the
+      // rounded levels for all 2^8 integers R must equal `place` cut to an integer.
       const testing::Quad u = static_cast<testing::Quad>(v) * plan.steps / norm;
       const testing::Quad place = (plan.intervals ? (u + plan.steps) / 2
                                    : u < 0        ? -u

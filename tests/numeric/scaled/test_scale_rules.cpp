@@ -90,8 +90,8 @@ int ExponentOf(ScaleRule rule, Wide a, const Format& element) {
   return LeastPower(a, element.max());
 }
 
-/// Returns a / bound rounded to a value of `scale`, to nearest-even, or up if `up`. Saturates. The
-/// comparisons are exact, because `bound` times a value of `scale` is exact in long double.
+/// Returns a / bound rounded into the format `scale`: up if `up` is true, else to nearest-even.
+/// Saturates. Comparisons are exact: `bound` times a number of the format is exact in long double.
 double Quotient(Wide a, Wide bound, const Format& scale, bool up) {
   std::uint32_t low = 0, high = scale.max_code();
   if (scale.max() * bound < a) return scale.max();
@@ -496,8 +496,8 @@ TEST(ScaledElements, QuotientsAreRoundedToOdd) {
     const double q = divide_to_odd<double>(x, y);
     if (std::fma(q, y, -static_cast<double>(x)) == 0) continue;  // exact
     ASSERT_EQ(std::bit_cast<std::uint64_t>(q) & 1, 1U) << x << " / " << y;
-    // The exact quotient x / y must lie between the neighbors of q. So the lower neighbor times y
-    // is below x, and the upper one times y is above x.
+    // The exact quotient x / y must lie between the neighbors of the computed quotient q. So the
+    // lower neighbor times y is below x, and the upper neighbor times y is above x.
     const double below = std::fma(std::nextafter(q, -HUGE_VAL), y, -static_cast<double>(x));
     const double above = std::fma(std::nextafter(q, HUGE_VAL), y, -static_cast<double>(x));
     ASSERT_TRUE(below < 0 && above > 0) << x << " / " << y;

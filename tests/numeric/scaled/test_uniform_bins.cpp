@@ -34,8 +34,9 @@ std::uint64_t inverse_of(std::uint64_t g) {
   return t & ((1U << 30) - 1);
 }
 
-/// The products g * t have 54 bits, and their last 30 bits are half a unit plus one. A binary64
-/// product would lose the last bit, and the tie would then be rounded the wrong way.
+/// Divides the range from 0 to g into 2^29 bins. The center of bin c is g * t / 2^30, with
+/// t = 2 c + 1. The products g * t have 54 bits and lie just above a tie. binary64 would lose their
+/// last bit and round the tie the wrong way.
 TEST(UniformBins, CentersAreRoundedOnce) {
   constexpr std::uint64_t kTie = (1U << 29) + 1;
   int found = 0;

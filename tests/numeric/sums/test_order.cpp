@@ -44,8 +44,8 @@ class OraclePlanes {
         options_(testing::oracle_options(accumulator.rounding)),
         terms_(terms) {}
 
-  /// Sets the first term k of the operations that follow. Expects that `draw` random integers have
-  /// been used so far.
+  /// Begins a call that adds terms k, k + 1 and so on. Expects that the terms before k have used
+  /// `draw` random integers.
   void Begin(std::int64_t k, std::int64_t draw) {
     begin_ = k;
     EXPECT_EQ(draw, draws) << "before term " << k;
@@ -339,8 +339,8 @@ class HeldTexts {
   void load_tree(int plane) { tree_ = planes_.at(plane); }
   void store_tree(int plane) { planes_[plane] = tree_; }
 
-  /// Returns a sum of `count` products as a text that shows the order of its additions. For each
-  /// `together` products, a new SumWalk is made.
+  /// Returns a sum of `count` products as a text that shows the order of its additions. A new
+  /// SumWalk adds each `together` products.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";

@@ -165,7 +165,7 @@ struct Product {
   }
 };
 
-// Packs values first_k … first_k + count - 1 of each row or column, in panels of `width` of them.
+// Packs `count` values of each line (row or column) from first_k on, in panels of `width` lines.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -220,7 +220,8 @@ std::vector<float> run(const KernelTable& table, const Accumulator& accumulator,
   return out;
 }
 
-// Compares every backend with model(), with k in one or several calls. Returns false on failure.
+// Compares every backend with model(). The kernel takes all values of k in one call, and then three
+// blocks of k in each call. Returns false on failure.
 bool check(const Accumulator& accumulator, const Product& product) {
   constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 21;  // past it in mid-row
   std::vector<float> expected;
@@ -478,14 +479,15 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
 
 TEST(BlockFma, ProductsAreNotNormalised) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=2");
-  // 1.5 * 1.5 = 2.25 counts as a term of exponent 0. A multiple of 1/4 holds it exactly.
+  // 1.5 * 1.5 = 2.25 has the exponent 0, as its operands. So it is cut to a multiple of 1/4: 2.25.
   EXPECT_EQ(dot(unit, {1.5F}, {1.5F}), 2.25F);
   EXPECT_EQ(dot(unit, {1.5F, 1}, {1.5F, 0.25F}), 2.5F);
 }
 
 TEST(BlockFma, SubnormalsKeepTheirFormatsExponent) {
   const Accumulator fp16 = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=4");
-  // 2^-20 counts with fp16's least exponent, -14. Its product is cut to a multiple of 2^-18: to 0.
+  // The exponent of 2^-20, a subnormal number of fp16, is taken as fp16's least exponent, -14. The
+  // product is therefore cut to a multiple of 2^-18: to 0.
   EXPECT_EQ(dot(fp16, {0x1p-20F}, {1}), 0);
   EXPECT_EQ(dot(fp16, {0x1.8p-18F}, {1}), 0x1p-18F);
   const Accumulator bf16 = custom("fp32 block_fma a=bf16 b=fp16 block=4 fraction_bits=4");

@@ -32,8 +32,8 @@ class Memory {
 
   static void* AllocatePinned(std::size_t bytes);
   static void FreePinned(void* memory);
-  /// Returns whether an address is in device or pinned memory. A copy of such memory is made when
-  /// the stream reaches it.
+  /// Returns whether an address is in device or pinned memory. Such memory is read or
+  /// written when the stream runs a copy; pageable memory, before the call of the copy returns.
   static bool IsKnown(const void* memory);
 
   /// A set of devices. Bit d is device d.

@@ -180,7 +180,7 @@ bool may_copy(int device, const void* memory) {
   return owner < 0 || owner == device || !Memory::Of(owner).IsPooled(memory);
 }
 
-/// Copies bytes while the devices that own the two addresses work.
+/// Copies bytes. Makes the memory of the devices that own the two addresses accessible meanwhile.
 void copy(void* to, const void* from, std::size_t bytes) {
   const Memory::Access access(Memory::Only(Memory::DeviceOf(to)) |
                               Memory::Only(Memory::DeviceOf(from)));
@@ -213,8 +213,8 @@ int trims(int device) { return g_trims[static_cast<std::size_t>(device)]; }
 bool g_capturing = false;
 void set_capturing(bool capturing) { g_capturing = capturing; }
 
-/// Counts that the host waits for the device. During the capture of a graph such a wait is an
-/// error.
+/// Adds 1 to the number of times that the host has waited for a device. Returns an error during the
+/// capture of a graph, in which such a wait is not permitted.
 cudaError_t begin_wait() {
   ++g_waits;
   return g_capturing ? failed(cudaErrorStreamCaptureUnsupported) : cudaSuccess;

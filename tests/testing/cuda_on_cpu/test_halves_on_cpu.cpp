@@ -301,8 +301,9 @@ TEST_F(HalvesGpu, TakeProductsOfFewBits) {
 // first tile, and to one thread in the second.
 constexpr std::int64_t kThreadsOfRow = 16 + 1;
 
-/// The sums are 15, 30, and so on. The kernel bounds them by the sums of groups of k. After two
-/// groups, the bound exceeds 240 (e4m3's largest value), so the remaining steps use binary32.
+/// The running sums are 15, 30, and so on. Before each group of 4 products, the kernel bounds the
+/// next sums. After two groups the bound exceeds 240 (e4m3's largest value), so the remaining
+/// products are added in binary32.
 TEST_F(HalvesGpu, LeaveSumsNearTheLimit) {
   std::vector<float> values(70 * 32, 1.0F);
   std::fill_n(values.begin(), 32, 15.0F);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Gives a CPU build of torch the devices "cuda:0" and "cuda:1", as its libtorch_cuda.so. Memory and
-// streams are those that runtime.cpp emulates. torch's own operators run on copies of tensors on
+// Replaces libtorch_cuda.so: gives a CPU build of torch the devices "cuda:0" and "cuda:1".
+// runtime.cpp emulates their memory and streams. torch's own operators run on copies of tensors on
 // the CPU. CPD's operators launch their kernels (kernels/cuda, compiled for the CPU).
 // python/sitecustomize.py provides the Python side.
 #include <ATen/DeviceGuard.h>

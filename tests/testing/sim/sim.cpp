@@ -47,7 +47,7 @@ class Stream {
     ++queued_;
     changed_.notify_all();
   }
-  /// Waits until the thread has done all work queued before. Returns the status of that work.
+  /// Waits until this queue's thread has done all work queued so far. Returns the work's status.
   int Wait() {
     std::unique_lock<std::mutex> lock(mutex_);
     const std::int64_t last = awaited_ = ++queued_;
