@@ -62,7 +62,7 @@ CPD_FN std::uint32_t element_draw(const RoundPlan& plan, std::uint64_t stream, s
   }
 }
 
-/// Returns whether cast_scaled computes x * 2^shift in binary32 and rounds it there.
+/// Returns whether cast_shifted computes x * 2^shift in binary32 and rounds it there.
 CPD_FN bool casts_in_binary32(const RoundPlan& plan, int shift) {
   return shift == 0 ? !plan.wide : plan.scale_in_binary32 && shift >= -126 && shift <= 127;
 }
@@ -72,7 +72,7 @@ CPD_FN float shifted_in_binary32(float x, int shift) {
 }
 /// Returns x * 2^shift, rounded once into the plan's format.
 template <Rounding mode>
-CPD_FN float cast_scaled(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
+CPD_FN float cast_shifted(float x, int shift, std::uint32_t random, const RoundPlan& plan) {
   if (casts_in_binary32(plan, shift)) {
     return round<mode>(shifted_in_binary32(x, shift), random, plan);
   }
@@ -101,7 +101,7 @@ CPD_FN ElementSum<mode, float> sum_from(const SumPlan& plan, std::uint64_t strea
 }
 template <Rounding mode>
 CPD_FN float rounded_result(float sum, const SumPlan& plan, std::uint64_t stream, std::int64_t i) {
-  return cast_scaled<mode>(sum, 0, element_draw<mode>(plan.result, stream, i), plan.result);
+  return cast_shifted<mode>(sum, 0, element_draw<mode>(plan.result, stream, i), plan.result);
 }
 /// Ends the sum of element i and returns it, rounded into the result's format. Stochastic rounding
 /// uses the random integer of element i of `stream`.
@@ -129,8 +129,8 @@ template <Rounding mode>
 CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at) {
   const std::int64_t i = segment.begin + at;
   const std::uint64_t stream = StreamFrom(call.cast_stream, segment.layer, 0);
-  return cast_scaled<mode>(segment.x[at], segment.shift, element_draw<mode>(call.cast, stream, i),
-                           call.cast);
+  return cast_shifted<mode>(segment.x[at], segment.shift, element_draw<mode>(call.cast, stream, i),
+                            call.cast);
 }
 
 /// Returns the code that this rank sends for value number `at` of a segment: the value, cast by

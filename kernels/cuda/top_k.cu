@@ -290,8 +290,8 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ TopKTile memory;
   const ThreadBlock block;
   form_terms(block, call, y, counts, memory, [&](float v, std::int64_t rank) {
-    return cast_scaled<mode>(v, call.shift, element_draw<mode>(call.cast, call.stream, rank),
-                             call.cast);
+    return cast_shifted<mode>(v, call.shift, element_draw<mode>(call.cast, call.stream, rank),
+                              call.cast);
   });
 }
 /// Stores the terms call.terms, which another codec has rounded, at the selected values' indices in

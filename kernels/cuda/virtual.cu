@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(kThreads)
       CPD_ROLLED for (int j = thread; j < count; j += kThreads) {
         const std::int64_t i = begin + j;
         const float x = entering(call, call.x[0][i]);
-        const float term = cast_scaled<mode>(
+        const float term = cast_shifted<mode>(
             x, call.shift, element_draw<mode>(call.cast, call.cast_stream[0], i), call.cast);
         call.terms[i] = term;
         lost.take(x, term);

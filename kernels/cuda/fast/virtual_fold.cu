@@ -46,7 +46,7 @@ CPD_CALL void fold_terms(const VirtualCall& call, std::int64_t i, std::int64_t k
   CPD_ROLLED for (int rank = 0; rank < call.ranks; ++rank) {
     float term = call.x[rank][i];
     if (call.casts) {
-      term = cast_scaled<Rounding::nearest_even>(entering(call, term), call.shift, 0U, call.cast);
+      term = cast_shifted<Rounding::nearest_even>(entering(call, term), call.shift, 0U, call.cast);
     }
     take_term<Rounding::nearest_even>(call, i, k + rank, term);
   }
