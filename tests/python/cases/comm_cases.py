@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that work with the order and the exchange in `way`."""
+    """Returns accumulators that support the order and the exchange which `way` names."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -234,8 +234,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states, in every `of`-th pair of order and exchange.
-    The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
+    """Tests every codec for three steps with states. Of all pairs of order and exchange, a codec
+    takes one in `of`; codecs begin at different pairs. Returns differences from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs the functions compare, others, mismatches and refusals. Returns their results."""
+    """Runs this file's tests compare, others, mismatches and refusals. Returns their results."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),

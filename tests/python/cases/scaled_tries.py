@@ -43,7 +43,7 @@ def scales_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Encodes `x` in a format with two levels of scales, and returns the block scales."""
+    """Encodes `x` in a format with block scales and outer scales. Returns the block scales."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 

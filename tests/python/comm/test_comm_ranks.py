@@ -91,7 +91,7 @@ def test_scaled_formats(transport: str, world: int) -> None:
 )
 def test_codecs(transport: str, world: int, of: int) -> None:
     """Every codec gives the virtual ranks' bits and states, with the exchanges "owner" and
-    "gather", with and without groups. Each codec is tested with every `of`-th combination."""
+    "gather", with and without groups. Each codec is tested with one in `of` combinations."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 

@@ -95,8 +95,8 @@ def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Returns a function that returns the folder of an operation's test bench. It writes the test
-    bench at the first call for the operation and its lines."""
+    """Returns a function that returns the folder of an operation's test bench. The first call with
+    an operation and its options writes the test bench; later calls reuse the folder."""
 
     @functools.cache
     def folder(name: str, **how: Any) -> Path:

@@ -420,8 +420,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """In every line, the result equals the sum by Python's integers: products of two-bit operands,
-    added to c in three bits that wrap around."""
+    """In every line, the result equals a sum in Python's integers, modulo 2^3. The sum adds
+    products of two-bit operands to c; c and the result have three bits."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():

@@ -46,7 +46,8 @@ def hybrid(**options):
 
 
 def note(delayed, magnitudes):
-    """Makes delayed scaling record these largest magnitudes, one for each operand, in this step."""
+    """Makes delayed scaling record `magnitudes` as this step's largest magnitudes of the operands.
+    """
     for name, amax in zip(OPERANDS, magnitudes, strict=True):
         if name == "gradient":
             y = delayed.watch(torch.zeros(2, requires_grad=True))

@@ -239,10 +239,7 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """With stochastic rounding by a seed, `flags=True` does not change the values of a product.
-
-    The flags are the flags of these values.
-    """
+    """With stochastic rounding by a seed, `flags=True` does not change the values of a product."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8

@@ -263,7 +263,8 @@ def test_gradients_go_through() -> None:
 
 
 def test_a_batch_takes_its_own_integers() -> None:
-    """torch.vmap gives the results of a loop over examples with own or with shared integers."""
+    """torch.vmap gives the results of a loop over the examples of a batch. The examples may share
+    the random integers, or have different ones."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))

@@ -81,9 +81,9 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """The oracle differs from the original implementation in exactly the stored number of values.
+    """The oracle differs from the library that made a case in a known number of values.
 
-    All of these differences have known reasons.
+    DIFFERING has these numbers. Each difference has a known reason.
     """
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
@@ -120,7 +120,7 @@ def test_fast_is_slow_in_all(name: str) -> None:
 @pytest.mark.parametrize("element", scaled_cases.ELEMENTS.values())
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero"])
 def test_fast_codes(element: str, rounding: str) -> None:
-    """Fast codes equal exact codes at all values, ties and their binary64 neighbors."""
+    """fast_codes gives the slow oracle's codes at all values, ties and their binary64 neighbors."""
     f = scaled_cases.FORMATS[element]
     at = [f.magnitude(c) for c in range(f.max_code + 1)]
     at += [(a + b) / 2 for a, b in itertools.pairwise(at)]

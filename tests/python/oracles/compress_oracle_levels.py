@@ -54,7 +54,7 @@ def _folded(sums: list[float]) -> float:
 
 
 def _fused(square: float, total: float) -> float:
-    """Returns square * square + total, rounded once to binary64."""
+    """Returns fma(square, square, total): the exact value, rounded once to binary64."""
     exact = Fraction(square) ** 2 + Fraction(total)
     return exact.numerator / exact.denominator  # CPython rounds true division once
 
@@ -206,7 +206,8 @@ def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
 
 
 def by_columns(x: np.ndarray, axis: int) -> list[int]:
-    """Returns the row-major indices of x's values, sorted by columns along `axis`."""
+    """Returns the row-major indices of x's values in the order of columns: a column has all values
+    along `axis`."""
     axis %= x.ndim
     others = [range(n) for i, n in enumerate(x.shape) if i != axis]
     return [

@@ -90,8 +90,9 @@ def payload_bits(column: int) -> int:
 class Feedback:
     """Error feedback around a codec.
 
-    A call adds the residual r to its input: v = x * 2^shift + r. The function `rounded` encodes and
-    decodes v. The new residual is v minus the decoded value, or 0 if that is not finite.
+    A call adds the residual r to its input, which APS scales: v = x * 2^shift + r. The function
+    `rounded` encodes and decodes v. The new residual is v minus the decoded value, or 0 if that
+    difference is not finite.
     """
 
     def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:

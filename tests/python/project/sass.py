@@ -77,8 +77,8 @@ class Loop(NamedTuple):
     ) -> int:
         """Returns the number of instructions of one iteration, or their summed `cost`.
 
-        It is the shortest path from the loop's head to the branch back. A block is a range without
-        a branch. With `by_longest`, the path includes the block with the most instructions that
+        The instructions are those on the shortest path from the loop's head to the branch back. A
+        block is a range without a branch. With `by_longest`, the path includes the block with the most instructions that
         begin with `longest_in`. With `through`, the path includes all blocks that have an
         instruction beginning with `through`.
         """

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `reading.py`: how it draws texts at random, and the interval of the share understood."""
+"""Tests `reading.py`, which draws comments and pages at random and reports the share that readers
+understood: the choice of texts, and the confidence interval of the share."""
 
 from __future__ import annotations
 

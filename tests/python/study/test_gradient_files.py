@@ -418,7 +418,8 @@ def test_sizes_that_no_machine_holds(tmp_path, monkeypatch):
 
 
 def test_other_things_that_gradients_cannot_be(tmp_path):
-    """Different layers by rank, binary64 values and unwritable files raise errors."""
+    """Errors are raised for ranks with different layers, values that are not binary32, and a layer
+    name that the file lacks."""
     path = tmp_path / "bad.npz"
     np.savez(path, **{"rank0/x": X[0], "rank1/y": X[0]})
     with pytest.raises(ValueError, match="rank 1 does not hold the same layers as rank 0"):

@@ -160,7 +160,8 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """`undecided` returns the one choice that is best in nearly every resample, or all in a tie."""
+    """Resamples of the errors vote for the best choice. `undecided` returns the one choice with
+    nearly all votes, or the choices that together have nearly all."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
@@ -274,9 +275,9 @@ def test_inputs_that_are_not_finite_are_not_the_formats_fault(tmp_path, capsys):
 @pytest.mark.parametrize("wire", ["qsgd", "top_k 0.1", "terngrad exchange=gather", "mxfp8", "e4m3"])
 @pytest.mark.parametrize("size", [2, 8])
 def test_steps_of_a_row_are_those_of_an_exchange_that_runs(normal_file, tmp_path, wire, size):
-    """A row states the steps that `cpd.study.cost` counts for an exchange that supports the spec.
+    """`cpd roundoff` states the steps that `cpd.study.cost` counts for a supported exchange.
 
-    That is the hierarchical exchange or one ring for a format, and a codec's own exchange.
+    Formats take the hierarchical exchange or one ring, and codecs take their own exchange.
     """
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", wire, "--group-sizes", str(size)]

@@ -129,9 +129,9 @@ def test_what_overlaps():
 
 
 def test_codec_seconds():
-    """In exchange `owner` of two ranks, a value is encoded 1.5 times and decoded once.
+    """In exchange `owner` of two ranks, a rank encodes 1.5 codes and decodes one for each value.
 
-    Each contribution is encoded, and each sum by half of the ranks.
+    A rank encodes all its contributions, and the sums of the half of the values that it owns.
     """
     rate = (1e-9, 2e-9)  # one, two bytes a second
     found = step_time(EIGHT, Machine("alpha=0 beta=1"), 2, "e4m3", compute=0, codec_gbps=rate)
