@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """The text "block" if a NaN or Inf makes its whole block NaN, otherwise "element"."""
+        """The text "block" if a NaN or Inf affects its whole block, else "element"."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property

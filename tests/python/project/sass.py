@@ -78,9 +78,9 @@ class Loop(NamedTuple):
         """Returns the number of instructions of one iteration, or their summed `cost`.
 
         The instructions are those on the shortest path from the loop's head to the branch back. A
-        block is a range without a branch. With `by_longest`, the path includes the block with the most instructions that
-        begin with `longest_in`. With `through`, the path includes all blocks that have an
-        instruction beginning with `through`.
+        block is a range without a branch. With `by_longest`, the path includes the block with the
+        most instructions that begin with `longest_in`. With `through`, the path includes all blocks
+        that have an instruction beginning with `through`.
         """
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]

@@ -116,7 +116,7 @@ def described_default(text: str) -> str:
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns True if `told`, the default by the docstring, is the parameter's default. Any text may
+    """Returns True if `told`, the default in a docstring, is the parameter's default. Any text may
     stand for the defaults None, "" and "same"."""
     if default is None or default in ("", "same"):
         return True

@@ -235,7 +235,7 @@ def state_dicts() -> None:
 
 
 def double_gradients() -> None:
-    """A hook made without `model=` raises an error when DDP passes a bucket of float64 gradients."""
+    """A hook made without `model=` raises an error when DDP passes float64 gradients to it."""
     state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)

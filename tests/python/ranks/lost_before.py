@@ -21,7 +21,7 @@ WORLD = 4
 TIMEOUT = 4.0
 """The communicators' timeout in seconds, on an idle machine."""
 PATIENCE = 3
-"""How often `trial` runs at most. Each run has three times the timeout of the run before."""
+"""The greatest number of runs of a trial. Each run has three times the timeout of the run before."""
 ROOM = 60.0
 """Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
@@ -163,8 +163,8 @@ def outlived(one: dict[str, Any]) -> bool:
 
 
 def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
-    """Returns `count` trials. A trial is a tuple: the moment of the loss (one of WAYS), its kind (one
-    of KINDS), and the ranks to lose."""
+    """Returns `count` trials. A trial is a tuple: the moment of the loss (one of WAYS), its kind
+    (one of KINDS), and the ranks to lose."""
     ways = WAYS[transport]
     return [
         (way, KINDS[n // len(ways) % len(KINDS)], victims_of(way, n))

@@ -160,8 +160,8 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """Resamples of the errors vote for the best choice. `undecided` returns the one choice with
-    nearly all votes, or the choices that together have nearly all."""
+    """`undecided` gets each choice's share of the resamples in which it is best. It returns the one
+    choice that has nearly all resamples, or the choices that share nearly all."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])

@@ -154,7 +154,7 @@ def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> 
 
 
 def positive_ranks(world: int) -> list[Any]:
-    """Returns positive gradients. Long sums of them stall, so group sizes near √`world` are best."""
+    """Returns positive gradients. Long sums stall, so group sizes near √`world` err least."""
     rng = np.random.default_rng(1)
     return [[rng.random(300, np.float32), rng.random((2, 40), np.float32)] for _ in range(world)]
 

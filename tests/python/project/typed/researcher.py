@@ -52,7 +52,7 @@ def trains() -> None:
 
 
 def mistakes() -> None:
-    """Each line misuses the package. A type checker must report the error that the comment names."""
+    """Each line misuses the package; a type checker must report the error in its comment."""
     x = torch.ones(4)
     cpd.cast(x)  # type: ignore[call-overload]
     cpd.cast(x, "e4m3", rounding="up")  # type: ignore[call-overload]
