@@ -94,8 +94,8 @@ class FrontEnd:
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Chooses which of several calls with the same error are tested. The NumPy front end tests
-        all of them."""
+        """Returns the calls that this front end tests, of `calls` that must raise the same error.
+        The NumPy front end tests all of them."""
         return calls
 
     def tried(self, call: Call) -> Any:

@@ -245,8 +245,8 @@ FIELDS = {
     "wire": f"wire {REDUCE} random_bits variant result",
     "machine": "gpus speed tflops dollars codec_gbps",
 }
-"""Maps an object's name, or its kind of text, to the attributes that describe the object. These
-objects had no canonical text in version 0.7."""
+"""Maps the name of an object without a canonical text, or its kind of text, to the attributes that
+describe the object."""
 
 
 def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:

@@ -96,8 +96,8 @@ class Try:
 
     @functools.cached_property
     def has_codes(self) -> bool:
-        """False if an element has a NaN that the element format cannot encode. In a block whose
-        scale is NaN, elements need no code of their own."""
+        """False if an element is a NaN that the element format cannot encode. Blocks whose scale is
+        NaN do not count, because all their elements decode to NaN."""
         known = zip(self.expected.elements, self.block_scales, strict=True)
         return self.spec.element.nan_code is not None or not any(
             is_nan(v) and not is_nan(d) for v, d in known

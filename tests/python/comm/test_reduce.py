@@ -102,9 +102,9 @@ def test_orders_and_schemes(world):
 @pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
 @pytest.mark.parametrize("group_size", [None, 9])
 def test_ranks_in_one_array(acc, group_size):
-    """Each rank's layers may come from a function. simulate_all_reduce uses them before it calls
-    the next rank's function, so all functions may fill the same array. Lists of layers give the
-    same sums and counts."""
+    """Each rank's layers may come from a function. simulate_all_reduce adds a rank's layers before
+    it calls the next rank's function, so all functions may fill the same array. Lists of layers
+    give the same sums and counts."""
     x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
     x[:, ::7] *= 2.0**-12
     x[5, 3] = np.inf

@@ -195,7 +195,7 @@ def test_states_of_two_versions_are_not_merged():
     states, _ = owing(3, "one_bit bucket=8", 1)
     ring, _ = owing(3, "one_bit bucket=8", 1, order="ring")
     before = values_of(states[0])
-    # Ranks 0 and 1 gave states of the same slice, which begins at index 72.
+    # The states of ranks 0 and 1 belong to the same slice, which begins at index 72.
     with pytest.raises(ValueError, match=r"kept 192 of its 200 .* slices from \[72, 72, 136\] on"):
         states[0].merge(2, 0, others=[ring[1], states[2]])
     assert values_of(states[0]) == before

@@ -151,8 +151,8 @@ def test_directed_lines_of_other_seeds_find_a_bug(
 def test_default_lines_are_at_most_twice_those_of_0_7(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are at most twice as many default test vectors as in version 0.7.0, whose vectors were
-    corner cases, some lines of each case, and random lines."""
+    """There are at most twice as many default test vectors as in version 0.7.0. That version had
+    no directed lines near values at which results are rounded differently."""
     made = lines_of(name)
     count = sum(len(batch["result"]) for batch in made.batches())
     monkeypatch.setattr(type(made.rule), "near_lines", lambda *_: iter(()))

@@ -402,9 +402,8 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
-    """Units that do not align the products and c have no inner signals in the vectors and no module
-    in tests/rtl. Their test bench is for a user-defined module whose only output is the result,
-    without flags."""
+    """If a matrix unit does not align the products and c, its vectors have no inner signals, and
+    tests/rtl has no module for it. The test bench then fits a module that outputs only a result."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.rule.fields)

@@ -41,7 +41,7 @@ def flags_alone(operation: Any, *args: Any, **how: Any) -> Any:
 
 
 def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) -> list[Call]:
-    """Returns two calls with flags: one compares the flags, the other the values."""
+    """Returns two test cases for a call: one has the expected flags, one the values."""
     return [
         Call(flags_alone, (operation, *args), how, flags),
         Call(values_alone, (operation, *args), how, values),

@@ -101,10 +101,10 @@ def code_bits(s: int) -> int:
 
 
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
-    """Returns the code of a level. `number` is the level in units of scale / steps.
+    """Returns the code of a level, which is `number` times scale / steps.
 
-    The code of a signed level is the level in two's complement. With `levels="intervals"`, levels
-    are the ends of intervals, and the code is the number of ends below this level.
+    The code is `number` in two's complement. With `levels="intervals"`, levels are the ends of
+    intervals of two steps, from -steps up; the code counts the ends below this level.
     """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 

@@ -83,7 +83,8 @@ class Layer:
 
 
 def payload_bits(column: int) -> int:
-    """Returns the bits of a whole column: two means, and the values' bits in 32-bit words."""
+    """Returns the number of bits that encode a column: two means, and a bit for each value in
+    32-bit words."""
     return 32 * -(-column // 32) + 64
 
 

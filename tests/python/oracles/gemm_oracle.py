@@ -450,7 +450,7 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
 
 
 def _beyond(spec: Spec) -> Fraction:
-    """Returns the least number above the range of a format, at the format's precision."""
+    """Returns the next number after a format's greatest, if the exponents had no limit."""
     largest = _finite(spec.decode(spec.max_code)).value
     return largest + power_of_two(max(floor_log2(largest), spec.emin) - spec.man)
 

@@ -76,10 +76,10 @@ def element_value(element: oracle.Spec, code: int) -> float:
 
 
 def fast_product(elements: Array, p: Plan) -> Array:
-    """Returns products of elements and scales as `dequantise` does, computed in binary64.
+    """Decodes elements: multiplies them by their scales in binary64, then rounds to binary32.
 
-    The products are exact for one e4m3 or e8m0 scale, and also with a further binary32 scale. Other
-    products with two scales are exact if their significands fit in 53 bits.
+    The products are exact for one e4m3 or e8m0 scale, and also if an outer binary32 scale follows.
+    Other products with two scales are exact if their significands fit in 53 bits.
     """
     scales = np.array([float(to_f32(v)) for v in p.scales])
     outer = np.array([float(to_f32(v)) for v in p.outer])

@@ -249,8 +249,8 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # Replaces an infinite factor: by bfloat16's largest number if the input is bfloat16 and has
-        # several scales, else by binary32's.
+        # An infinite factor becomes bfloat16's largest number, if the input is bfloat16 and has
+        # several scales. Otherwise it becomes binary32's largest number.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
@@ -293,7 +293,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
     """Returns TransformerEngine's scale of a block in a format with outer scales.
 
     If the format chooses between two candidate scales, `a` (the block's largest magnitude) is first
-    divided by the element format's max. `more` is the factor of the candidate, 1 or 3/2.
+    divided by the element format's max. `more` is 1 for the first candidate, 3/2 for the second.
     """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:

@@ -109,7 +109,7 @@ def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> It
 
 
 def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges, Edges]:
-    """Returns for each C++ and CUDA file the included files of the tree, and foreign headers."""
+    """Returns the files that each C++ and CUDA file includes, and headers of other libraries."""
     own: Edges = {}
     foreign: Edges = {}
     for path in files(root, folders, CPP_SUFFIXES):

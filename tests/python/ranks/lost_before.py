@@ -21,7 +21,7 @@ WORLD = 4
 TIMEOUT = 4.0
 """The communicators' timeout in seconds, on an idle machine."""
 PATIENCE = 3
-"""The greatest number of runs of a trial. Each run has three times the timeout of the run before."""
+"""The most runs of a trial. Each run has three times the timeout of the run before."""
 ROOM = 60.0
 """Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
@@ -31,7 +31,7 @@ WAYS = {
 """The moments at which a rank, the victim, is lost.
 
 At once: before it has done anything. In MPI: when all ranks have started MPI. Connecting: when it
-would connect to the other ranks, which already wait for it. Subgroup: before it makes a subgroup of
+would connect to the other ranks, which know that it exists. Subgroup: before it makes a subgroup of
 the ranks that remain after an earlier loss.
 """
 KINDS = ("kill", "stop", "exit")

@@ -25,7 +25,7 @@ X = np.arange(24, dtype=np.float32).reshape(4, 3, 2) / 8
 
 
 def check(path: Path, names, arrays) -> None:
-    """Asserts that the file gives these layers; the first dimension of an array counts ranks."""
+    """Asserts that the file has the layers `names`. An array has a layer's values, rank by rank."""
     loaded = load_gradients(path)
     assert loaded.names == names
     for index, array in enumerate(arrays):

@@ -303,8 +303,8 @@ def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
 def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
     """The predicted time of an all-reduce is the time of the slowest link.
 
-    Eight ranks sum 1,044 values of one byte. The longest of the eight slices has 131 bytes, so the
-    link carries 2 · 7 messages of 131 bytes.
+    Eight ranks sum 1,044 values of one byte. In a ring, a link carries
+    2 · 7 messages, each a slice of at most 131 bytes.
     """
     out = tmp_path / "table.json"
     words = ["roundoff", "--gradients", str(normal_file), "--reduce", "e4m3", "--group-sizes", "8"]

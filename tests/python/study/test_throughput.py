@@ -89,8 +89,8 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 def test_what_ranks_agree_on_first_goes_between_hosts():
     """To agree on a scale, six ranks on three hosts send the predicted messages between hosts.
 
-    When each rank sends to the next rank, one message leaves each host. When each rank sends to the
-    rank two or four places further, the messages of both ranks leave the host.
+    When each rank sends to the next rank, one message leaves each host of two ranks. When each rank
+    sends to the rank two or four places further, two messages leave each host.
     """
     found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]

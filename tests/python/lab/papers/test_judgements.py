@@ -203,7 +203,7 @@ def test_tables_name_their_columns():
 
 
 def holds(study, rows, seeds=3):
-    """Returns the study's verdicts, by row and claim, for tables with these figures."""
+    """Returns a study's verdicts, by row and claim, for a table that has `rows`."""
     tables = [Table("t", [" ", "accuracy, %"], [[label, text] for label, text in rows.items()])]
     measured = Measured(tables, dict.fromkeys(rows, seeds))
     return {(one.row, one.claim): one.holds for one in STUDIES[study].judge(measured)}

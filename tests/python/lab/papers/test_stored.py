@@ -51,7 +51,7 @@ ANSWERS = {
     "oland-weights": [(0, 1, ["fp32", "8 bits", "2 bits"])],
     "qsgd-lstm": [(0, 0, ["fp32", "4 bits", "2 bits"])],
 }
-"""For each study: tables (by index) of stored figures that papers.md quotes, columns and rows."""
+"""For each study, the stored figures that papers.md quotes: index of table and column, rows."""
 
 
 @pytest.mark.parametrize("study", ANSWERS)
