@@ -234,8 +234,8 @@ def test_delayed_scales(name):
 
 
 def drawing(purpose):
-    """Returns a GEMM with the stochastic accumulator SOME. Its random stream belongs to `purpose`,
-    the number of a product within a layer."""
+    """Returns a GEMM with the accumulator SOME, which rounds stochastically. `purpose`, the number
+    of a product within a layer, determines the random stream."""
     return lambda *a: cpd.gemm(*a[:2], SOME, *a[2:], seed=3, stream=9 ^ purpose << 60)
 
 

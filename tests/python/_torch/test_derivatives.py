@@ -326,8 +326,8 @@ CALLS = {name: (f, shapes) for name, f, shapes in calls()}
 
 
 def operands(shapes, dims, size=3):
-    """Yields a random tensor for each shape. A tensor gets a batch dimension of `size` examples at
-    its position in `dims`. If that entry is None, the tensor gets no batch dimension."""
+    """Yields a random tensor for each shape. `dims` has an entry for each tensor: the index of
+    a batch dimension of `size` examples, or None for no batch dimension."""
     generator = torch.Generator().manual_seed(7)
     for shape, dim in zip(shapes, dims, strict=True):
         whole = shape if dim is None else (*shape[:dim], size, *shape[dim:])

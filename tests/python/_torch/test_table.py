@@ -38,8 +38,8 @@ def test_each_operator_has_a_row():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_kernels_of_a_row(name):
-    """An operator has the kernels that its row of the table declares. C++ defines `NAME_plain` only
-    for operators that have a derivative and that C++ computes."""
+    """An operator has the kernels that its row of the table declares. C++ defines
+    `NAME_plain`, a variant without derivative, for operators with a derivative and a C++ kernel."""
     row = TABLE[name]
     assert has_kernel(name, "CPU" if row.computes is None else "CompositeExplicitAutograd")
     has_own = name in ("kept", "kept_gradients")  # these have derivatives by torch.library
@@ -72,8 +72,8 @@ def test_operators_of_the_cpu_alone():
 
 @pytest.mark.parametrize("name", front_ends.FrontEnd.__annotations__)
 def test_what_operations_ask_of_arrays(name):
-    """The modules for NumPy and for torch both define each function that operations need of arrays,
-    with the same parameters."""
+    """Operations handle arrays by the functions of `on_numpy` or `on_torch`. Both modules define
+    the same functions, with the same parameters."""
     pair = [getattr(kind, name) for kind in (on_numpy, on_torch)]
     assert all(map(callable, pair))
     if all(map(inspect.isfunction, pair)):

@@ -90,7 +90,8 @@ def test_factors_of_both_operands_are_taken_back(factors):
 
 def test_the_weights_gradient_takes_its_own_cast_of_the_gradient():
     """The incoming gradient is cast twice: to e4m3fn elements for the gradient of the input, and to
-    e2m1 elements for the gradient of the weight. The accumulator applies the scales of both."""
+    e2m1 elements for the gradient of the weight. With scales_at="block", the sum of each block is
+    multiplied by the scales of its operands."""
     a, w = torch.randn(8, 32, requires_grad=True), torch.randn(16, 32, requires_grad=True)
     g = torch.randn(8, 16)
     common = {"sums": "fp32", "activation": "mxfp8", "weight": "mxfp8", "gradient": "mxfp8"}

@@ -66,8 +66,8 @@ def wanted_of(calls: dict[str, Any]) -> dict[str, Any]:
 
 
 def calls_on(device: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns the calls of `captured_calls` that give the CPU's bits, and further calls that a CUDA
-    graph cannot capture."""
+    """Returns calls of operations on `device` whose results have the CPU's bits. Most of them are
+    also captured in CUDA graphs by other tests; the others cannot be captured."""
     calls = captured_calls(device, SIDE)
     del calls["blas"]
     calls["transformed"] = lambda x: cpd.cast(x, "mxfp8 transform=hadamard16")

@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that work with the order and the exchange in `way`."""
+    """Returns accumulators that support the order and the exchange which `way` names."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns test `index`'s spec and step. Order and exchange rotate; other fields are random."""
+    """Returns a spec and a step. `index` selects order and exchange; other options are random."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -234,8 +234,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states, in every `of`-th pair of order and exchange.
-    The first pair differs from codec to codec. Returns the cases that differ from virtual ranks."""
+    """Tests every codec for three steps with states, in one of `of` ways (order and exchange).
+    Codecs begin at different ways. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -259,7 +259,7 @@ def codecs(comm: Communicator, of: int) -> list[str]:
 
 
 def kept_by(states: compress.States, rank: int) -> list[Any]:
-    """Returns the codecs' states that `states` stores for the contributions of `rank`."""
+    """Returns what the codecs stored in `states` when they encoded the contributions of `rank`."""
     layers = states.state_dict()["layers"]
     return [one for one in layers if one["rank"] == rank and one["stage"] == "contribution"]
 
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs the functions compare, others, mismatches and refusals. Returns their results."""
+    """Runs this file's tests compare, others, mismatches and refusals. Returns their results."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -580,7 +580,7 @@ def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any
         record: dict[str, Any] = {}
         try:
             total = comm.all_reduce(mine, spec, step=0)
-            # If the failing rank had sent all its data, only the barrier notices the failure.
+            # If a rank fails after it has sent all its data, only the barrier raises an error.
             record["finished"] = same(total, virtual(spec, comm.size, FAULT_SIZES, number)[0])
             begin = time.monotonic()
             comm.barrier()

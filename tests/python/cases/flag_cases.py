@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls the operations that return IEEE flags. One function returns the value alone, another the
-flags alone."""
+"""Calls operations that return a value and its IEEE flags. `value_and_flags` returns the value
+alone, `flags_alone` the flags."""
 
 from __future__ import annotations
 

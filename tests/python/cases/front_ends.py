@@ -94,8 +94,8 @@ class FrontEnd:
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Chooses which of several calls with the same error are tested. The NumPy front end tests
-        all of them."""
+        """Returns the calls that this front end tests, of `calls` that must raise the same error.
+        The NumPy front end tests all of them."""
         return calls
 
     def tried(self, call: Call) -> Any:
@@ -298,11 +298,11 @@ def every_front_end(
     compiled: Collection[str] | None = None,
 ) -> Callable[[Any], Any]:
     """Makes pytest parameters of a front end and a list of cases. Eager front ends get each case by
-    itself. The compiled and the CUDA front end get each group as one list; the compiled front end
-    makes one graph of it.
+    itself. The compiled and the CUDA front end get all cases of a group as one list. The compiled
+    front end compiles the list as one graph.
 
-    If `compiled` is not None, only its groups are compiled in the quick tier; the other groups are
-    compiled in the exhaustive tier.
+    If `compiled` is not None, the quick tier compiles only the groups that `compiled` names. The
+    exhaustive tier compiles the other groups.
     """
     parameters = []
     for group, cases in groups.items():

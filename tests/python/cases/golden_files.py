@@ -245,8 +245,8 @@ FIELDS = {
     "wire": f"wire {REDUCE} random_bits variant result",
     "machine": "gpus speed tflops dollars codec_gbps",
 }
-"""The fields that describe an object without a canonical text, by the object's name or its kind of
-text."""
+"""Maps the name of an object without a canonical text, or its kind of text, to the attributes that
+describe the object."""
 
 
 def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
@@ -280,8 +280,8 @@ def plain(name: str, value: Any) -> Any:
 
 
 def field_of(value: Any, name: str) -> Any:
-    """Returns the attribute of `value` that version 0.7 called `name`. Its `wire` of an all-reduce
-    was the codec, or None if the all-reduce had a plain format."""
+    """Returns the attribute of `value` that version 0.7 called `name`. In version 0.7, an
+    all-reduce's `wire` was its codec, or None if ranks sent values in a plain format."""
     if name == "wire":
         return value.codec if value.format is None else None
     return getattr(value, name)

@@ -254,8 +254,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """Arrays with an entry for each element of a case's input. An entry describes the element, its
-    block or its tensor. D is the block's decode scale."""
+    """Properties of the elements of a case's input, as arrays of the input's shape. Some are
+    properties of the element's block or tensor. D is the block's decode scale."""
 
     x: Array
     quotient: Array  # x / D
@@ -465,8 +465,7 @@ DIFFERING = {
 @dataclass(frozen=True)
 class Outcome:
     """The comparison of one case: for each array, the number of values compared and of values
-    that differ. `reasons` holds the indices of the entries of `DIFFERENCES` that explain a
-    difference."""
+    that differ. `reasons` has the indices in `DIFFERENCES` of the known differences that occur."""
 
     compared: dict[str, int]
     differing: dict[str, int]

@@ -43,7 +43,7 @@ def scales_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Encodes `x` in a format with two levels of scales, and returns the block scales."""
+    """Encodes `x` in a format with block scales and outer scales. Returns the block scales."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 
@@ -96,8 +96,8 @@ class Try:
 
     @functools.cached_property
     def has_codes(self) -> bool:
-        """False if an element has a NaN that the element format cannot encode. In a block whose
-        scale is NaN, elements need no code of their own."""
+        """False if an element is a NaN that the element format cannot encode. Blocks whose scale is
+        NaN do not count, because all their elements decode to NaN."""
         known = zip(self.expected.elements, self.block_scales, strict=True)
         return self.spec.element.nan_code is not None or not any(
             is_nan(v) and not is_nan(d) for v, d in known

@@ -90,7 +90,7 @@ PAIRS = [
 @pytest.mark.parametrize(("one", "other"), PAIRS)
 def test_counts_and_values_are_those_of_all_values(one, other):
     """`cpd show --compare` prints how many values two formats have in common, and how many only one
-    has. The numbers equal those from the sets of all values of both formats."""
+    has. Python's sets of all values of both formats give the expected numbers."""
     a, b = cpd.Format(one), cpd.Format(other)
     mine, theirs = set(a.values().tolist()), set(b.values().tolist())
     for rows, of, first, second in (

@@ -20,7 +20,7 @@ from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
-"""Options that are named after the letters of a formula."""
+"""Options that may take another kind of value in each command: a formula's operands, and help."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -106,8 +106,8 @@ def test_a_gather_refuses_other_steps(step):
 
 
 def test_a_value_alone_is_no_short_row():
-    """If a codec's rows are too short, a call warns. A layer with a single value gives no such
-    warning, because its row cannot be longer."""
+    """A call warns if a codec stores a scale for each row and the rows have few values. A layer
+    with a single value gives no such warning, because its row cannot be longer."""
     layers = [np.ones((1, 1), np.float32)]
     with warnings.catch_warnings():
         warnings.simplefilter("error", cpd.PrecisionWarning)
@@ -115,8 +115,8 @@ def test_a_value_alone_is_no_short_row():
 
 
 def test_a_cost_of_several_layers_takes_each_ones_largest():
-    """The predicted cost takes each layer's own largest magnitude. e3m0 cannot encode NaN, so a
-    layer whose sum may overflow is sent in binary32."""
+    """`cost` predicts a layer's bytes from the largest magnitude of this layer. e3m0 cannot encode
+    NaN, so a layer whose sum may overflow is sent in binary32."""
     spec = cpd.Reduce("e3m0")
     parts = [cost(spec, 2, [1000], largest=value) for value in (1.0, 1e30)]
     assert parts[0].bytes_sent < parts[1].bytes_sent
@@ -136,8 +136,8 @@ def test_a_steps_cost_is_exact_where_all_parts_are():
 
 def test_a_layers_first_owner_follows_from_its_number():
     """The rank that sums a layer's first slice depends on the layer's number in the model, not on
-    its spec. Of three ranks, rank 0 sums the value of `a` and sends two one-byte sums. Rank 1 sums
-    the value of `b`, for which rank 0 sends one byte, or four bytes as fp32."""
+    its spec. Rank 0 of three sums the value of `a` and sends the sum to two ranks, one byte each.
+    Rank 1 sums the value of `b`, so rank 0 sends its value of `b`: one byte, or four in fp32."""
     layers = {"a": (1,), "b": (1,)}
     together, apart = (
         cost_of_step(cpd.Schedule(E4M3, exempt=e), 3, layers, 0) for e in ([], ["b"])

@@ -91,7 +91,7 @@ def test_scaled_formats(transport: str, world: int) -> None:
 )
 def test_codecs(transport: str, world: int, of: int) -> None:
     """Every codec gives the virtual ranks' bits and states, with the exchanges "owner" and
-    "gather", with and without groups. Each codec is tested with every `of`-th combination."""
+    "gather", with and without groups. Each codec is tested with one in `of` combinations."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 
@@ -254,8 +254,8 @@ def check_faults(transport: str, plan: list[Fault]) -> None:
 
 
 def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit: float) -> None:
-    """Checks one rank's records. Fault number `until` of the plan hits this rank itself. The rank
-    must notice each earlier fault within `limit` seconds."""
+    """Checks what one rank recorded while `plan` made one rank after another fail. This rank fails
+    itself at plan[until]. It must notice each earlier fault within `limit` seconds."""
     seen = spawned.result
     if seen is None:  # killed or stopped: it cannot say what it saw
         assert until < len(plan)

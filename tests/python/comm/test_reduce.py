@@ -102,9 +102,9 @@ def test_orders_and_schemes(world):
 @pytest.mark.parametrize("acc", ["e4m3 kahan", "fp32 pairwise", "e5m2 chunked chunk=3"])
 @pytest.mark.parametrize("group_size", [None, 9])
 def test_ranks_in_one_array(acc, group_size):
-    """Each rank's layers may come from a function. simulate_all_reduce uses them before it calls
-    the next rank's function, so all functions may fill the same array. Lists of layers give the
-    same sums and counts."""
+    """Each rank's layers may come from a function. simulate_all_reduce adds a rank's layers before
+    it calls the next rank's function, so all functions may fill the same array. Lists of layers
+    give the same sums and counts."""
     x = np.random.default_rng(1).standard_normal((37, 5000)).astype(np.float32)
     x[:, ::7] *= 2.0**-12
     x[5, 3] = np.inf
@@ -162,8 +162,8 @@ def test_modes_and_formats(wire, mode):
 
 
 def test_a_lone_rank_is_rounded_once_at_each_level():
-    """With one rank, the value is rounded into the accumulator's format once in the sum of a group,
-    and once in the sum over groups. A tree with one leaf rounds it, too."""
+    """A sum over one rank rounds the rank's value to the accumulator's format. With groups, the sum
+    of the group and the sum over groups each round it once. order="tree" rounds it, too."""
     ranks = gradients(1, shapes=((300,),), scale=0.25)
     for order, acc in sums("e3m0", rounding="stochastic"):
         for group_size in (None, 1):
@@ -175,7 +175,7 @@ def test_a_lone_rank_is_rounded_once_at_each_level():
 
 def test_a_tree_adds_neighbours_first():
     """With order="tree" and 7 ranks, the sum is ((0 + 1) + (2 + 3)) + ((4 + 5) + 6). A sequential
-    sum would lose the ones next to 16."""
+    sum would lose each 1 that it adds to 16."""
     ranks = [[np.float32([x])] for x in (16, 1, 1, 1, 1, 1, 16)]
     (tree,) = cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", order="tree"))
     assert tree.tolist() == [36.0]  # 16 + 1 is a tie, which rounds to 16
@@ -298,8 +298,8 @@ def test_sums_that_overflow_are_averages_where_contributions_are_divided():
 
 def test_one_group_of_all_ranks_is_the_flat_sum():
     """With a single group of all ranks, the sum equals the sum without groups, in every order and
-    exchange. This holds even if an accumulator rounds a single term, as chunks of a narrower format
-    and stochastic rounding do."""
+    exchange. This holds even for accumulators that round a sum of one term: chunked sums in a
+    narrower format, and stochastic rounding."""
     ranks = gradients(5)
     for accumulator in ("e4m3 chunked chunk=2 inner=e5m1", "e4m3 sequential rounding=stochastic"):
         flat = bits_of(cpd.simulate_all_reduce(ranks, cpd.Reduce("e4m3", accumulator=accumulator)))

@@ -43,7 +43,7 @@ def parameters(function):
 
 # ---- wrong results of others ---------------------------------------------------------------------
 
-# Each row has (exp, man), input and right result; comments show QPyTorch's or CPD 2020's result.
+# Each row: a format's (exp, man) bits, an input, its right cast; comments: others' wrong casts.
 WRONG = (
     ((4, 3), "43780000", "7F800000"),  # 248: CPD 256, as overflow was tested before rounding
     ((4, 3), "3A800001", "3B000000"),  # CPD 0: sticky bits dropped

@@ -371,7 +371,7 @@ FED_BACK = cpd.Reduce("feedback int4 bucket=64")
 
 
 def kept_by_ranks(world):
-    """Returns the states of `world` ranks after an all-reduce."""
+    """Returns the codec states (errors to feed back) of `world` ranks after an all-reduce."""
     states = [compress.States() for _ in range(world)]
     with cpd.comm.local(world) as group:
         group.run(lambda comm: reduce_with(comm, states[comm.rank]))

@@ -22,8 +22,8 @@ MIXED = (
 
 
 def owing(world, wire, steps=3, **options):
-    """Returns the states of `world` ranks after some steps, and the states of virtual ranks after
-    the same steps."""
+    """Takes some steps with error feedback. Returns the codec states of `world` real ranks, and of
+    virtual ranks after the same steps. A codec state holds the errors that the codec feeds back."""
     spec = cpd.Reduce(wire, **options)
     rng = np.random.default_rng(world)
     states, virtual = [compress.States() for _ in range(world)], compress.States()
@@ -43,7 +43,7 @@ def owing(world, wire, steps=3, **options):
 
 
 def values_of(states):
-    """Returns the stored values of each rank, layer number and stage of the all-reduce."""
+    """Returns the stored errors, by rank, layer number and stage of the all-reduce."""
     return {
         (one["rank"], one["number"], one["stage"]): [
             x for (x,) in struct.iter_unpack("<f", one["values"])
@@ -53,7 +53,7 @@ def values_of(states):
 
 
 def owed_by(states, world, factor):
-    """Computes the expected result of `merge` in plain Python."""
+    """Computes in plain Python the states that States.merge must give for `world` ranks."""
     kept = {key: values for one in states for key, values in values_of(one).items()}
     owed = {}
     for rank, number, stage in sorted(kept, key=lambda key: (key[2], key[0])):
@@ -101,8 +101,8 @@ def test_states_merge(wire, old, world, average):
 
 
 def as_0_7_stored(states):
-    """Returns the states as version 0.7 stored them, without the index at which a slice begins.
-    Rank r owned slice r, as with order="ring"."""
+    """Returns codec states as version 0.7 stored them: without the index at which a slice begins.
+    In version 0.7, rank r owned slice r, as with order="ring" now."""
     state = states.state_dict()
     for layer in state["layers"]:
         del layer["begin"]
@@ -114,8 +114,8 @@ def as_0_7_stored(states):
 @pytest.mark.parametrize("wire", OWING)
 @pytest.mark.parametrize("stored", ["now", "by 0.7"])
 def test_states_of_owners_that_do_not_rotate_merge(wire, stored):
-    """States with order="ring" merge, and so do states of version 0.7 of any order. Each slice is
-    copied to its index in the layer."""
+    """Codec states for another number of ranks can be made from states with order="ring", and from
+    states of version 0.7 with any order. Each slice is copied to its index in the layer."""
     old, world = 3, 2
     states, virtual = owing(old, wire, order="ring")
     wanted = owed_by([virtual], world, 1.0)  # virtual ranks hold whole results
@@ -150,8 +150,8 @@ def test_states_say_where_slices_begin():
 
 
 def test_states_of_another_slice_are_refused():
-    """An all-reduce whose owners rotate from layer to layer refuses states of results that version
-    0.7 or order="ring" stored for another slice of the layer."""
+    """If the slice that a rank owns changes from layer to layer, an all-reduce refuses a rank's
+    state for another slice. Version 0.7 and order="ring" may have stored such a state."""
     wire, world = "one_bit bucket=8", 2
     spec = cpd.Reduce(wire)
 
@@ -195,7 +195,7 @@ def test_states_of_two_versions_are_not_merged():
     states, _ = owing(3, "one_bit bucket=8", 1)
     ring, _ = owing(3, "one_bit bucket=8", 1, order="ring")
     before = values_of(states[0])
-    # Ranks 0 and 1 gave states of the same slice, which begins at index 72.
+    # The states of ranks 0 and 1 belong to the same slice, which begins at index 72.
     with pytest.raises(ValueError, match=r"kept 192 of its 200 .* slices from \[72, 72, 136\] on"):
         states[0].merge(2, 0, others=[ring[1], states[2]])
     assert values_of(states[0]) == before

@@ -133,8 +133,8 @@ def test_what_clips(clip_at: str, coding: str, exchange: str) -> None:
 
 
 def test_workers_clip_as_they_share_nothing() -> None:
-    """For a single rank, clip_at=workers and the default clip at the same limit, the rank's own, so
-    the values are equal."""
+    """A single rank clips at its own limit, both with clip_at=workers and by default. So the values
+    are equal."""
     x = layer(500, 8)
     packets = [cpd.Codec(f"terngrad{c}").encode(x) for c in ("", " clip_at=workers")]
     np.testing.assert_array_equal(packets[0].values, packets[1].values)

@@ -21,7 +21,7 @@ def parts(*given):
 
 
 def test_counted_by_hand():
-    # First row: a product of 4 × 4 bits is rounded and then added in fp32. The aligner of 24 + 3
+    # The first unit rounds a product of 4 × 4 bits and adds it in fp32. The aligner of 24 + 3
     # bits has five stages of shifts, and exchanges the operands. The adder adds and negates.
     # Normalizers of fp32's width normalize the sum and the 8-bit product. The exponent logic adds
     # the operands' exponents, aligns, and rounds twice.
@@ -39,8 +39,8 @@ def test_counted_by_hand():
     # for every 32nd term.
     assert parts("e4m3", "fp32 kahan")[1:3] == (4 * 27 * 7, 4 * 54)
     assert parts("e4m3", "fp32 chunked inner=e6m9 chunk=32")[2] == 2 * 13 + 54 / 32
-    # 16 products have 8 bits, and 14 of their fraction bits remain. The addend has 16 bits, the sum
-    # 21.
+    # This matrix unit adds 16 products of 8 bits, cut to 14 fraction bits. The addend c has 16
+    # bits, the sum 21 bits.
     unit = cpd.Accumulator(a="e4m3fn", b="e4m3fn", block=16, fraction_bits=14)
     assert parts("e4m3fn", unit)[1:] == (
         (16 * 16 * 5 + 16 * 5) / 16,

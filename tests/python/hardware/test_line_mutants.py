@@ -95,8 +95,8 @@ def write_bench(folder: Path, name: str, vectors: Vectors) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Returns a function that returns the folder of an operation's test bench. It writes the test
-    bench at the first call for the operation and its lines."""
+    """Returns a function that returns the folder of an operation's test bench. The first call with
+    an operation and its options writes the test bench; later calls reuse the folder."""
 
     @functools.cache
     def folder(name: str, **how: Any) -> Path:
@@ -151,8 +151,8 @@ def test_directed_lines_of_other_seeds_find_a_bug(
 def test_default_lines_are_at_most_twice_those_of_0_7(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There are at most twice as many default test vectors as in version 0.7.0, whose vectors were
-    corner cases, some lines of each case, and random lines."""
+    """There are at most twice as many default test vectors as in version 0.7.0. That version had
+    no directed lines near values at which results are rounded differently."""
     made = lines_of(name)
     count = sum(len(batch["result"]) for batch in made.batches())
     monkeypatch.setattr(type(made.rule), "near_lines", lambda *_: iter(()))

@@ -47,8 +47,8 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """`cannot_happen` names exactly the cases that no line has in a file of all inputs. The answer
-    is the same if all counts that it gets are zero."""
+    """`cannot_happen` names exactly the cases that no line has in a file of all inputs. It returns
+    the same names if it gets a count of zero for every case."""
     every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}
@@ -103,8 +103,8 @@ def test_the_sum_of_a_unit_is_never_negative_zero() -> None:
 def test_cases_of_addends_and_scales_are_counted(
     operation: str, unit: str, field: str, case: str, is_case: Any
 ) -> None:
-    """The coverage counts an operand's case (such as its kind of number) for the addend c and for
-    scales, too. The test recognizes cases by their codes in binary32 and in OCP's E8M0."""
+    """Coverage counts kinds of numbers, such as subnormals, also for the addend c and for scales.
+    The test recognizes these kinds by their codes in binary32 and in OCP's E8M0."""
     made = make_vectors(operation, accumulator=unit, directed=True)
     lines = 0
     for batch in made.batches():

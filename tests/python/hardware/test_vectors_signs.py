@@ -93,8 +93,8 @@ def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
 
 @pytest.mark.parametrize("name", ["fp16", "e5m2", "e4m3fn"])
 def test_a_sum_with_exact_products_raises_flags_as_fma_does(name: str) -> None:
-    """A sum with exact products raises the flags that fma raises. The lines include Inf · 0 plus a
-    quiet NaN, which raises no flag."""
+    """A sum with exact products raises the flags that fma raises. The test vectors include Inf · 0
+    plus a quiet NaN, which raises no flag."""
     fma = make_vectors("fma", name, directed=True)
     lines = columns(fma)
     dot = make_vectors("dot", name, accumulator=f"{name} fma", length=1, random=1).rule

@@ -402,9 +402,8 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
-    """Units that do not align the products and c have no inner signals in the vectors and no module
-    in tests/rtl. Their test bench is for a user-defined module whose only output is the result,
-    without flags."""
+    """If a matrix unit does not align the products and c, its vectors have no inner signals, and
+    tests/rtl has no module for it. The test bench then fits a module that outputs only a result."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.rule.fields)
@@ -420,8 +419,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """In every line, the result equals the sum by Python's integers: products of two-bit operands,
-    added to c in three bits that wrap around."""
+    """In every line, the result equals a sum in Python's integers, modulo 2^3. The sum adds
+    products of two-bit operands to c; c and the result have three bits."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():

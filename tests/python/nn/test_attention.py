@@ -52,8 +52,8 @@ def tensors(*shape, length=6, keys=7):
 
 
 def with_gradients(f, leaves):
-    """Calls `f`. Returns its results except None, and for each leaf the gradient of a weighted sum
-    of all results."""
+    """Calls `f`. Returns its results except None, and the gradients of a weighted sum of these
+    results with respect to the tensors `leaves`."""
     made = f()
     results = [y for y in (made if isinstance(made, tuple) else (made,)) if y is not None]
     total = sum((y * normal(*y.shape, seed=i)).sum() for i, y in enumerate(results))

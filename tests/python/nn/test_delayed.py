@@ -46,7 +46,7 @@ def hybrid(**options):
 
 
 def note(delayed, magnitudes):
-    """Makes delayed scaling record these largest magnitudes, one for each operand, in this step."""
+    """Makes delayed scaling record `magnitudes` as the operands' largest ones in this step."""
     for name, amax in zip(OPERANDS, magnitudes, strict=True):
         if name == "gradient":
             y = delayed.watch(torch.zeros(2, requires_grad=True))

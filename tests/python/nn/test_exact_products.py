@@ -180,7 +180,7 @@ def test_a_convolution_rounds_exact_products_once(form, recipe, mode):
     first = 0 if transposed else 1
 
     def both(qx, qw):
-        """Returns both operands and the result of the same layer in float64."""
+        """Computes the layer in float64, without bias. Returns both operands and the result."""
         qx, qw = qx.requires_grad_(), qw.requires_grad_()
         forward = getattr(F, kind.__name__.lower().replace("transpose", "_transpose"))
         return qx, qw, forward(qx, qw, None, **more)

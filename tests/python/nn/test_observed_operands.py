@@ -29,8 +29,8 @@ OPERANDS = {  # each operand of a linear layer: tensor and summed axis
 
 
 def multiplied(x, text, axis):
-    """Returns the operand of a product, in float64: the cast computed in float32, which holds it
-    exactly."""
+    """Returns the cast of `x` that a product multiplies, as float64. The cast is computed in
+    float32, which holds the cast values exactly."""
     x = x.detach().float().contiguous()
     name, _, factor = text.partition(" factor=")
     if not factor:

@@ -44,8 +44,8 @@ def nearest(x, man, least):
 
 
 def te_cast(rows, largest):
-    """Casts rows to E4M3 by TransformerEngine's rule, in exact rationals. Each row has its
-    multiplier, fl(448 / max |x|), or `largest` if this is infinite."""
+    """Casts rows to E4M3 by TransformerEngine's rule, in exact rationals. A row is multiplied by
+    fl(448 / max |x|), or by `largest` if that quotient overflows binary32."""
     found = []
     for row in rows:
         multiplier = nearest(448 / max(map(abs, row)), 23, -126)

@@ -82,7 +82,7 @@ def test_a_block_is_the_one_by_hand(in_place):
 
 
 def test_it_draws_by_its_own_number():
-    """Residual blocks have higher layer numbers than all other layers."""
+    """`convert` numbers residual blocks after all layers; the number determines random streams."""
     module = nn.Sequential(block(), nn.Linear(8, 8))
     report = cpd.convert(module, DRAWING, coverage=False)
     assert {row.name: row.layer for row in report if row.layer is not None} == {

@@ -208,8 +208,8 @@ of the option."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """Tries each option after the text `head`. Returns the options that `parse` accepts although no
-    value changes a result, and the options whose error does not name the option."""
+    """Adds each option to `head`, the text of a spec. Returns the options that `parse` accepts
+    although no value changes a result, and the options whose error does not name the option."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -281,9 +281,9 @@ SUM_OPTIONS: Options = {
 
 
 def probe_sums(head: str) -> Outcome:
-    """Returns a function that multiplies probe operands in the accumulator of a text. The operands
-    have scales if this text, or the text `head`, declares scales. If a matrix unit refuses the
-    operands, the function returns the error."""
+    """Returns a function that multiplies probe operands in the accumulator that its text describes.
+    The operands have scales if this text declares scales, or if `head` does. If a matrix unit
+    refuses the operands, the function returns the error."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None

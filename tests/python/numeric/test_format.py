@@ -200,8 +200,8 @@ def test_aliases_are_the_same_formats_and_print_as_before(theirs: str, ours: str
 
 
 def wherever(f: Any) -> list[cpd.Format]:
-    """Passes `f` to every argument that takes a format. Returns the format that is read from
-    `f`."""
+    """Passes `f`, such as a name, to every argument that takes a format. Returns the formats that
+    these calls make of `f`."""
     x = np.float32([1.0, 2.0])
     held = cpd.Format(f)  # a recipe refuses a bare e4m3
     recipe = cpd.Recipe(sums=f, grad_bias=f, weight=held, output=held)

@@ -71,8 +71,8 @@ def test_nearest_even(theirs: str, ours: str) -> None:
     x = from_bits(boundary_bits(spec_of(f), codes=80, noise=400))
     x = x[~np.isnan(x)]
     if ours == "e8m0":
-        # ml_dtypes' e8m0 treats zero, negative numbers and underflow in another way, and rounds
-        # ties up; CPD rounds ties to even. These inputs are left out.
+        # ml_dtypes' e8m0 differs from CPD's for zero, negative numbers and underflow. It rounds
+        # ties up; CPD rounds them to even. So x has no such numbers here.
         x = x[(x >= 2.0**-126) & (x.view(np.uint32) & 0x7FFFFF != 0x400000)]
     with np.errstate(all="ignore"):
         expected = x.astype(getattr(ml_dtypes, theirs)).astype(np.float32)

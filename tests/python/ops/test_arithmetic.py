@@ -45,8 +45,8 @@ def calls(
 ) -> list[Call]:
     """Returns one call each of cpd.add, cpd.mul and cpd.fma, with the exact results to expect.
 
-    `rows` has the operands as binary32 bit patterns. `o` has one entry for each element: the
-    options of the oracle's exact computation. `how` has the keyword arguments of all calls.
+    `rows` has the operands as binary32 bit patterns. `o` has the oracle's options for each element,
+    such as the rounding. `how` has the keyword arguments of all calls.
     """
     result = []
     for operation, exact, n in OPERATIONS.values():

@@ -30,7 +30,7 @@ def _prefix_sums(terms: F32, counts: list[int], accumulator: str) -> F32:
     [("fp16", 513, 7.0859375), ("bf16", 65, 5.0625), ("fp32", 2_097_152, 15.40368271)],
 )
 def test_harmonic_sum_stalls(name: str, k: int, value: float) -> None:
-    """The rounded sum of 1/k changes for the last time at term k - 1 (Higham).
+    """The rounded sum 1 + 1/2 + 1/3 + … changes for the last time at term 1/(k - 1) (Higham).
 
     Each term is first rounded to the format. The terms decrease, so after one term leaves the sum
     unchanged, all later terms do.

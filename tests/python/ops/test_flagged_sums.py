@@ -41,7 +41,7 @@ def flags_alone(operation: Any, *args: Any, **how: Any) -> Any:
 
 
 def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) -> list[Call]:
-    """Returns two calls with flags: one compares the flags, the other the values."""
+    """Returns two test cases for a call: one has the expected flags, one the values."""
     return [
         Call(flags_alone, (operation, *args), how, flags),
         Call(values_alone, (operation, *args), how, values),
@@ -239,10 +239,7 @@ def test_integers(
 
 
 def test_generated_integers_are_the_values_own() -> None:
-    """With stochastic rounding by a seed, `flags=True` does not change the values of a product.
-
-    The flags are the flags of these values.
-    """
+    """With stochastic rounding by a seed, `flags=True` does not change the values of a product."""
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8

@@ -46,7 +46,7 @@ def arrays(f: cpd.Format, dtype: Any, n: int, seed: int) -> list[Any]:
 def cases(
     f: cpd.Format, rows: list[Any], o: list[oracle.Options], tininess: str, how: dict[str, Any]
 ) -> list[Call]:
-    """Returns two calls of each operation: one compares the values, the other the flags."""
+    """Returns two test cases for each operation: one has the expected values, one the flags."""
     made = []
     values = [values_of(row) for row in rows]
     for name, count in flags_oracle.COUNTS.items():

@@ -32,7 +32,7 @@ Scaling = tuple[F32 | None, int, int, F32 | None]
 """The scaling of an operand, as a tuple.
 
 The fields are the scales, the number of k values that share a scale, the number of rows that share
-a scale, and a further factor for each row.
+a scale, and a factor for each row, which multiplies the row's sums.
 """
 
 
@@ -73,7 +73,7 @@ def _packed(bits: int) -> U8:
 
 
 def _spread(scales: F32 | None, rows: int, depth: int, block: int, lines: int) -> list[list[int]]:
-    """Returns the scale of each row and k, as binary32 bit patterns."""
+    """Returns the scale of each element of an operand, by row, as binary32 bit patterns."""
     if scales is None:
         return [[oracle.bits_from_float(1.0)] * depth for _ in range(rows)]
     by_row = np.arange(rows) // (lines or rows)
@@ -284,7 +284,7 @@ def test_changed_units_fail_the_replay(key: str) -> None:
     unit = cpd.Accumulator(preset)
     assert unit is not None
     f = unit.fraction_bits
-    # The e4m3 scales of these tiles span few binades, so sums with 28 fraction bits or more lose
+    # The e4m3 scales of NVFP4's tiles span few binades, so sums with 28 fraction bits or more lose
     # nothing. Results change only if a unit has fewer fraction bits.
     fractions = (25, 27) if preset.endswith("nvfp4") else (f - 1, f + 1)
     changes = [f"fraction_bits={changed}" for changed in fractions] + ["sum_rounding=nearest_even"]

@@ -70,10 +70,10 @@ def test_strides_and_out() -> None:
 
 @pytest.mark.parametrize("variant", "ABC")
 def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
-    """The mean of the results over all random integers of N bits is the exact result, rounded.
+    """The mean of the results over all random integers of N bits is close to the exact result.
 
-    It is a multiple of 2^-N of the gap between the two neighboring values. Variant A of stochastic
-    rounding truncates to this multiple; variants B and C round to the nearest one.
+    The mean divides the gap between the two neighboring values at a multiple of 2^-N. Variant A of
+    stochastic rounding takes the multiple below the exact result, B and C the nearest multiple.
     """
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
@@ -263,7 +263,8 @@ def test_gradients_go_through() -> None:
 
 
 def test_a_batch_takes_its_own_integers() -> None:
-    """torch.vmap gives the results of a loop over examples with own or with shared integers."""
+    """torch.vmap gives the results of a loop over the examples of a batch. The examples may share
+    the random integers, or have different ones."""
     torch = pytest.importorskip("torch")
     generator = torch.Generator().manual_seed(3)
     x, y = (torch.randn(4, 3, 5, generator=generator) for _ in range(2))

@@ -208,7 +208,7 @@ WIDE: dict[str, dict[str, Any]] = {
 def check_wide(
     front_end: FrontEnd, name: str, shapes: Sequence[tuple[int, ...]], axis: int
 ) -> None:
-    """Compares codes, scales and values to the fast oracle, for arrays of any size."""
+    """Compares codes, scales and values to the oracle `scaled_fast`, for arrays of any size."""
     q, s = cpd.Scaled(**WIDE[name]), spec_of(WIDE[name])
     two = s.tensor_scale is not None
     calls, wanted = [], []

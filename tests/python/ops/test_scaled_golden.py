@@ -97,9 +97,9 @@ def outcome(name: str) -> Outcome:
 
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str) -> None:
-    """CPD differs from the original implementation in exactly the stored number of values.
+    """CPD differs from the library that made a case in a known number of values.
 
-    All of these differences have known reasons.
+    DIFFERING has these numbers. Each difference has a known reason.
     """
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 

@@ -81,9 +81,9 @@ def test_every_array_belongs_to_a_case() -> None:
 @vectors
 @some_in_quick()
 def test_golden(name: str) -> None:
-    """The oracle differs from the original implementation in exactly the stored number of values.
+    """The oracle differs from the library that made a case in a known number of values.
 
-    All of these differences have known reasons.
+    DIFFERING has these numbers. Each difference has a known reason.
     """
     assert sum(outcome(name).differing.values()) == scaled_cases.DIFFERING.get(name, 0)
 
@@ -120,7 +120,7 @@ def test_fast_is_slow_in_all(name: str) -> None:
 @pytest.mark.parametrize("element", scaled_cases.ELEMENTS.values())
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero"])
 def test_fast_codes(element: str, rounding: str) -> None:
-    """Fast codes equal exact codes at all values, ties and their binary64 neighbors."""
+    """fast_codes gives the slow oracle's codes at all values, ties and their binary64 neighbors."""
     f = scaled_cases.FORMATS[element]
     at = [f.magnitude(c) for c in range(f.max_code + 1)]
     at += [(a + b) / 2 for a, b in itertools.pairwise(at)]
@@ -160,7 +160,10 @@ def row(x: Sequence[float], dtype: Any = np.float32, **arguments: Any) -> Row:
 
 
 def test_logarithms_round_up() -> None:
-    """Just below a power of two, microxcaling doubles the scale; OCP's floor rule saturates."""
+    """For a largest value just below a power of two, microxcaling's scale is twice OCP's scale.
+
+    With OCP's rule (floor), the value saturates.
+    """
     below_eight, largest = float.fromhex("0x1.fffffep+2"), float(scaled_oracle.FLT_MAX)
     theirs = {"element": "e4m3fn", "arithmetic": "microxcaling"}
     assert row([below_eight], **theirs).values == [8]
@@ -171,7 +174,10 @@ def test_logarithms_round_up() -> None:
 
 @pytest.mark.parametrize("arithmetic", ["exact", "torchao"])
 def test_rounding_up_of_the_scale(arithmetic: str) -> None:
-    """Just above max * 2^k, the rule rceil takes the next scale; the rule floor saturates."""
+    """For a value just above max * 2^k, the rule rceil takes a larger scale than 2^k.
+
+    With the rule floor, the value saturates.
+    """
     of = {"rule": "rceil", "arithmetic": arithmetic}
     assert row([float.fromhex("0x1.c00002p+8")], element="e3m2", **of).scales == [2.0**5]
     assert row([float.fromhex("0x1.e00002p+8")], element="e2m3", **of).scales == [2.0**7]
@@ -180,7 +186,7 @@ def test_rounding_up_of_the_scale(arithmetic: str) -> None:
 
 
 def test_carry_of_the_largest() -> None:
-    """A largest value that rounds up to the next power of two gets a doubled scale.
+    """With the rule `even`, the scale doubles if the largest value rounds up to a power of two.
 
     If the rounded value exceeds binary32, torchao's block becomes NaN.
     """

@@ -22,7 +22,7 @@ def nothing_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def caught(a: object, b: object, acc: cpd.Accumulator) -> list[str]:
-    """Multiplies a and b by a slow path. Returns the files in which the warnings are reported."""
+    """Multiplies a and b by a slow path. Returns, for each warning, the file that it names."""
     with warnings.catch_warnings(record=True) as all_of_them:
         warnings.simplefilter("always")
         cpd.gemm(a, b, acc)  # type: ignore[type-var]

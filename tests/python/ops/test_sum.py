@@ -47,7 +47,8 @@ def terms(rows: int, columns: int) -> np.ndarray:
 
 
 def wanted(acc: cpd.Accumulator, columns: np.ndarray, seed: int = 0, stream: int = 0) -> list[int]:
-    """Returns the exact sums of a matrix's columns, with the random integers of seed and stream."""
+    """Returns the oracle's sums of a matrix's columns. `seed` and `stream` generate the random
+    integers for stochastic rounding."""
     return [
         sum_of(acc, column, reduce_oracle._draws(i, seed, stream))
         for i, column in enumerate(np.ascontiguousarray(columns.T).view(np.uint32).tolist())

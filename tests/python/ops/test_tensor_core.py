@@ -139,8 +139,8 @@ def _model(a: F32, b: F32, c: F32, unit: Any) -> F32:
     for begin in range(0, a.shape[1], unit.promote):
         stretch = slice(begin, begin + unit.promote)
         part = _chained(a[:, stretch], b[:, stretch], np.zeros_like(c), unit)
-        # Both addends have at most 24 digits. Rounding their sum to binary64 first therefore does
-        # not change the result of the second rounding.
+        # c and `part` have at most 24 bits each. So rounding their sum to binary64 first does not
+        # change the result of rounding it to `dtype`.
         c = (part.astype(np.float64) + c).astype(dtype).astype(np.float32)
     return c
 

@@ -87,7 +87,7 @@ def _tcgen05(shape: str, kind: str, operand: str, output: str) -> Callable[[], M
 def _by_halves() -> Model:
     """Returns a model of FP8 products with fp16 results by mma.sync, on Hopper and later.
 
-    The GPU adds 32 products of this kind with two fp16 instructions.
+    The GPU converts the operands to fp16 and adds 32 products with two fp16 instructions.
     """
     half = MMA("Hopper", "m16n8k16.f16.f16.f16.f16")
 
@@ -104,7 +104,7 @@ def _by_halves() -> Model:
 
 
 def _then_added() -> Model:
-    """Returns a model with fp32 results: it adds 32 products, starting from +0, and then adds c."""
+    """Returns a model of FP8 products that adds 32 products to +0, and then adds c in fp32."""
     unit = TCGen05MMA("Blackwell", "m64n8k32.kind::f8f6f4.f32.e4m3.e4m3")
 
     def dot(a: Any, b: Any, c: Any) -> Any:
@@ -271,7 +271,7 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
 
 
 def test_the_cases_reach_the_corners() -> None:
-    """The operands reach special results: infinities, subnormals, NaNs, zeros by cancellation."""
+    """Some results of the cases are infinities, subnormals, NaNs, and zeros by cancellation."""
     results = {}
     for case in CASES:
         if case.preset in ("h100-bf16", "h100-fp16"):

@@ -29,8 +29,8 @@ def test_weight_decay_shrinks_weights():
 def test_each_state_draws_from_a_stream_of_its_own():
     """Each tensor that a step rounds has its own random stream.
 
-    For the first parameter, the stream is the number of the rounding's purpose. The purpose of a
-    state is 3 plus the index of the state's name among the sorted names.
+    The first parameter's state tensors have the streams 3, 4, …, in the order of the states' sorted
+    names.
     """
     n = 512
     gradient = [1 + 2**-7] * n

@@ -30,7 +30,7 @@ def bf16(name):
 
 
 def steps(make, dtype):
-    """Yields parameter and state after each step; the golden file has start and gradients."""
+    """Trains with the golden file's parameter and gradients. Yields parameter and state by step."""
     p = torch.nn.Parameter(bf16("optim.p0_bf16").to(dtype))
     optimizer = make([p])
     for gradient in bf16("optim.grads_bf16").to(dtype):
@@ -63,7 +63,7 @@ def test_qpytorch(name):
 
 
 def test_torchao_stochastic_bf16():
-    """Variant A with the random integer 2^16 - 1 - R equals torchao's stochastic rounding by R.
+    """Stochastic rounding with the integer 2^16 - 1 - R equals torchao's rounding with R.
 
     torchao rounds a value to bf16 away from zero if R is below the value's low 16 bits.
     torchao also cuts the low bits of a NaN, so NaNs are compared as NaN alone.

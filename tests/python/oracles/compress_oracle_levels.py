@@ -54,7 +54,7 @@ def _folded(sums: list[float]) -> float:
 
 
 def _fused(square: float, total: float) -> float:
-    """Returns square * square + total, rounded once to binary64."""
+    """Returns fma(square, square, total): the exact value, rounded once to binary64."""
     exact = Fraction(square) ** 2 + Fraction(total)
     return exact.numerator / exact.denominator  # CPython rounds true division once
 
@@ -101,10 +101,10 @@ def code_bits(s: int) -> int:
 
 
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
-    """Returns the code of a level. `number` is the level in units of scale / steps.
+    """Returns the code of a level, which is `number` times scale / steps.
 
-    The code of a signed level is the level in two's complement. With `levels="intervals"`, levels
-    are the ends of intervals, and the code is the number of ends below this level.
+    The code is `number` in two's complement. With `levels="intervals"`, levels are the ends of
+    intervals of two steps, from -steps up; the code counts the ends below this level.
     """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 
@@ -206,7 +206,8 @@ def buckets_of_runs(n: int, bucket: int, whole: int) -> list[slice]:
 
 
 def by_columns(x: np.ndarray, axis: int) -> list[int]:
-    """Returns the row-major indices of x's values, sorted by columns along `axis`."""
+    """Returns the row-major indices of x's values in the order of columns: a column has all values
+    along `axis`."""
     axis %= x.ndim
     others = [range(n) for i, n in enumerate(x.shape) if i != axis]
     return [

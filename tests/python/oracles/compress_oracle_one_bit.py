@@ -83,15 +83,17 @@ class Layer:
 
 
 def payload_bits(column: int) -> int:
-    """Returns the bits of a whole column: two means, and the values' bits in 32-bit words."""
+    """Returns the number of bits that encode a column: two means, and a bit for each value in
+    32-bit words."""
     return 32 * -(-column // 32) + 64
 
 
 class Feedback:
     """Error feedback around a codec.
 
-    A call adds the residual r to its input: v = x * 2^shift + r. The function `rounded` encodes and
-    decodes v. The new residual is v minus the decoded value, or 0 if that is not finite.
+    A call adds the residual r to its input, which APS scales: v = x * 2^shift + r. The function
+    `rounded` encodes and decodes v. The new residual is v minus the decoded value, or 0 if that
+    difference is not finite.
     """
 
     def __init__(self, rounded: Callable[[list[float]], list[float]], size: int) -> None:

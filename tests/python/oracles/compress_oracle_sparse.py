@@ -41,9 +41,10 @@ def add(a: float, b: float) -> float:
 def integer_bucket(x: Layer, most: int, random: Sequence[int] | None, bits: int) -> list[float]:
     """Returns the decoded values of a bucket of scaled integers.
 
-    The scale is max / most in binary32. Without `random`, exact quotients are rounded to nearest
-    even. With `random`, a quotient is rounded away from zero if the first `bits` bits of its
-    fraction plus the random integer overflow.
+    The scale is the bucket's largest magnitude divided by the greatest integer, `most`, in
+    binary32. Without `random`, exact quotients x / scale are rounded to nearest even. With
+    `random`, a quotient is rounded away from zero if the first `bits` bits of its fraction plus the
+    random integer overflow.
     """
     if not all(map(math.isfinite, x)):
         return [math.nan] * len(x)

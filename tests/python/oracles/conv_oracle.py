@@ -134,7 +134,8 @@ def places_of(image, kernel, moves):
 
 
 def slide(x, w, c, moves, gemm):
-    """Returns a convolution, computed as `gemm(matrices, columns, addend)`."""
+    """Returns a convolution. `gemm` multiplies the weight by the columns of the unfolded image, and
+    adds c."""
     stride, padding, dilation, _, _, groups = moves
     places = places_of(x.shape[2:], w.shape[2:], moves)
     columns = unfolded(padded(x, padding), w.shape[2:], stride, dilation, places, groups)

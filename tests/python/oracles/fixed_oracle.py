@@ -69,7 +69,7 @@ class Fixed:
         raise ValueError(self.rounding)
 
     def kept(self, s: int) -> int:
-        """Returns the sum s as the integer stores it: saturated or wrapped around."""
+        """Returns the sum s as an integer of `width` bits: saturated or wrapped around."""
         if self.options.overflow == "saturate":
             return min(max(s, self.least), self.greatest)
         return (s - self.least) % (1 << self.width) + self.least

@@ -75,13 +75,13 @@ class Accumulation:
     seed: int = 0
     stream: int = 0
     given: Sequence[Sequence[int]] | None = None
-    """The random integers of `random=` for each element of the result, or None. An element's first
-    integer rounds c; its other integers round the operations in their order."""
+    """The caller's integers for stochastic rounding (`random=`), for each element of the result, or
+    None. An element's first integer rounds c; the others round the operations in their order."""
 
 
 class _Roundings:
-    """Rounds the values of one element of the result. Each rounding uses the element's next random
-    integer."""
+    """Rounds the intermediate values of one element of the result. Each rounding uses the element's
+    next random integer."""
 
     def __init__(self, acc: Accumulation, index: int) -> None:
         self.acc, self.index = acc, index
@@ -161,7 +161,7 @@ ONE = number(1, False)
 class Scales:
     """The scales of one element of a scaled product.
 
-    `a` and `b` are the scales of each k, as bit patterns.
+    `a` and `b` have a scale for each product, as bit patterns.
     """
 
     a: Sequence[int]
@@ -254,10 +254,10 @@ def _chunked(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> 
 
 
 def _pairwise(s: Value, pairs: Pairs, acc: Accumulation, rounded: _Roundings) -> Value:
-    """Returns the pairwise sum, computed by recursion over [begin, begin + 2^level).
+    """Returns s plus the sum of the products, which are added as a binary tree of 2^n leaves.
 
-    A subtree is finished before its right neighbor begins. A subtree with fewer than 2^level pairs
-    is finished after all complete subtrees, and smaller such subtrees before larger ones.
+    The left half of each subtree is computed before the right half. Leaves beyond the last product
+    are left out, without an addition.
     """
     if not pairs:
         return s
@@ -302,7 +302,7 @@ def _block_fma(
 
 
 def _in_order(pairs: Pairs, unit: Unit) -> Pairs:
-    """Returns the pairs in the order in which the matrix unit adds them.
+    """Returns the pairs of operands in the order in which the matrix unit adds their products.
 
     Pairs of zeros complete the last group of `unit.group` pairs.
     """
@@ -346,7 +346,7 @@ def _term_exponent(pair: tuple[Value, Value], scales: tuple[Value, Value], unit:
 
 
 def _cut(x: Fraction, quantum: Fraction) -> Fraction:
-    """Returns x rounded toward zero to a multiple of the quantum."""
+    """Returns x rounded toward zero to a multiple of `quantum`."""
     whole = abs(x) // quantum * quantum
     return -whole if x < 0 else whole
 
@@ -411,9 +411,10 @@ def _other_total(s: Number, values: list[Fraction], pairs: Pairs, unit: Unit) ->
 
 
 def _cut_sum(terms: Sequence[tuple[Fraction, int]], f: int) -> tuple[Fraction, int]:
-    """Adds the terms, each truncated to a multiple of 2^(e - f). Returns the sum and e.
+    """Adds the terms (values with exponents), cut to f fraction bits. Returns the sum and e.
 
-    e is the greatest exponent of the nonzero terms.
+    e is the greatest exponent of the nonzero terms. Each term is truncated to a multiple of
+    2^(e - f).
     """
     greatest = max((e for value, e in terms if value), default=-999)
     quantum = power_of_two(greatest - f)
@@ -449,13 +450,13 @@ def _flushed_pairs(s: Value, pairs: Pairs, unit: Unit) -> Value:
 
 
 def _beyond(spec: Spec) -> Fraction:
-    """Returns the least number above the range of a format, at the format's precision."""
+    """Returns the next number after a format's greatest, if the exponents had no limit."""
     largest = _finite(spec.decode(spec.max_code)).value
     return largest + power_of_two(max(floor_log2(largest), spec.emin) - spec.man)
 
 
 def _special_sum(values: Sequence[Value]) -> Value | None:
-    """Returns the sum if a value is NaN or infinite; None if all values are finite."""
+    """Returns the sum of the values if one is NaN or infinite; None if all are finite."""
     signs = {v.negative for v in values if isinstance(v, Infinity)}
     if len(signs) == 2 or any(isinstance(v, NotANumber) for v in values):
         return NAN

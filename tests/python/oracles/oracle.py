@@ -288,7 +288,7 @@ def _goes_away(o: Options, negative: bool, part: Fraction, odd_below: bool) -> b
 
 
 def _round_magnitude(spec: Spec, x: Fraction, o: Options, negative: bool) -> int:
-    """Returns the code of a rounded finite magnitude, which may exceed the greatest code."""
+    """Returns the code of a rounded finite magnitude; the code exceeds max_code on overflow."""
     if spec.encoding == "e8m0":
         if x <= power_of_two(-127):
             return 0
@@ -450,7 +450,7 @@ def fold(
     kahan: bool = False,
     step: Callable[[Options], Options] = lambda o: o,
 ) -> int:
-    """Returns an ordered sum: from the first term on, each operation is rounded to the format."""
+    """Returns an ordered sum. The first term and each later sum is rounded to the format."""
     if not terms:
         return 0
     s, c = cast(spec, terms[0], step(o)), 0

@@ -75,7 +75,7 @@ def elementwise_integer(i: int, bits: int, seed: int, stream: int) -> int:
 
 
 def fold_integer(i: int, draw: int, bits: int, seed: int, stream: int) -> int:
-    """Returns random integer number `draw` of element i in an ordered sum."""
+    """Returns the integer that rounds operation number `draw` of element i in an ordered sum."""
     s = draws_per_word(bits)
     word = _word(i, draw // (4 * s), draw % (4 * s) // s, seed, stream)
     return word >> (draw % s * (32 // s)) & ((1 << bits) - 1)

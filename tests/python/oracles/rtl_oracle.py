@@ -40,7 +40,7 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Golden vectors for a test bench: a part of what `cpd.hardware.make_vectors` returns."""
+    """Golden vectors that a test bench can be written from, as from make_vectors' result."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]

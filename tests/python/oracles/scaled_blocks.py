@@ -17,8 +17,8 @@ Block = str | int | tuple[int, int]
 def extents(shape: Sequence[int], block: Block, axis: int) -> tuple[int, ...]:
     """Returns the extent of a block along each dimension.
 
-    A block `R x C` has C elements along the axis. It has R along the last dimension, or along the
-    one before it if the axis is the last.
+    A block `R x C` has C elements along the axis, and R along one other dimension: the last one, or
+    the last but one if the axis is the last.
     """
     if block == "tensor":
         return tuple(max(1, n) for n in shape)

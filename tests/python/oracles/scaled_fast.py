@@ -33,7 +33,7 @@ def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
 
 
 def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
-    """Returns the codes of binary64 quotients, by a search instead of `element_of` and `code_of`.
+    """Returns the codes of values divided by their scales. Searches a table of each code's range.
 
     The element format must be an integer or a signed format with negative zero. A NaN gets code 0
     if the format has no NaN.
@@ -47,8 +47,8 @@ def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_
 
 
 def fast_encode(x: Array, s: Spec, axis: int = -1, rounding: str = "nearest_even") -> Any:
-    """Returns the codes and the binary32 values, both in x's shape, and the `Plan` of x's blocks,
-    as the slow oracle's `encode` does.
+    """Returns the codes and the binary32 values, both in x's shape, and the `Plan` of x's blocks:
+    their scales and multipliers.
 
     Every multiplier must be a binary32 factor or a division by a power of two.
     """
@@ -76,10 +76,10 @@ def element_value(element: oracle.Spec, code: int) -> float:
 
 
 def fast_product(elements: Array, p: Plan) -> Array:
-    """Returns products of elements and scales as `dequantise` does, computed in binary64.
+    """Decodes elements: multiplies them by their scales in binary64, then rounds to binary32.
 
-    The products are exact for one e4m3 or e8m0 scale, and also with a further binary32 scale. Other
-    products with two scales are exact if their significands fit in 53 bits.
+    The products are exact for one e4m3 or e8m0 scale, and also if an outer binary32 scale follows.
+    Other products with two scales are exact if their significands fit in 53 bits.
     """
     scales = np.array([float(to_f32(v)) for v in p.scales])
     outer = np.array([float(to_f32(v)) for v in p.outer])

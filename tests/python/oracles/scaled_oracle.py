@@ -2,8 +2,8 @@
 """A slow oracle of scaled formats, written from their rules.
 
 The arithmetic `exact` is rational, and each result is rounded once. `te`, `torchao`, `deepgemm` and
-`microxcaling` are binary32 scalar operations in the order of the original programs. `oracle` rounds
-the elements and the scales.
+`microxcaling` are binary32 scalar operations in the order of the original programs. The module
+`oracle` rounds the elements and the scales.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Spec:
 
     @property
     def policy(self) -> str:
-        """The text "block" if a NaN or Inf affects its whole block, "element" if only itself."""
+        """The text "block" if a NaN or Inf affects its whole block, else "element"."""
         return self.non_finite or ("element" if self.arithmetic == "te" else "block")
 
     @property
@@ -142,7 +142,7 @@ def f32(x: Fraction | int) -> np.float32:
 
 
 def rounded_log2(x: np.float32) -> int:
-    """Returns floor(log2(x)) in binary32, where log2 rounds up just below some powers of two."""
+    """Returns floor(log2(x)); log2(x) is rounded to binary32, up just below some powers of two."""
     exponent = oracle.floor_log2(Fraction(float(x)))
     below = float(Fraction(float(x)) / power_of_two(exponent + 1))  # 1/2…1
     return exponent + bool(F32(exponent + 1 + math.log2(below)) == exponent + 1)
@@ -189,7 +189,7 @@ def ceil_log2(x: Fraction) -> int:
 
 
 def exponent_of_rule(s: Spec, a: Fraction) -> int:
-    """Returns the exponent of the scale by a rule that gives powers of two, for a > 0."""
+    """Returns the exponent of a power-of-two scale for the largest magnitude a > 0."""
     match s.the_rule:
         case "floor":
             return oracle.floor_log2(a) - s.element_exponent
@@ -249,8 +249,8 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # Replaces an infinite factor: by bfloat16's largest number if the input is bfloat16 and has
-        # several scales, else by binary32's.
+        # An infinite factor becomes bfloat16's largest number, if the input is bfloat16 and has
+        # several scales. Otherwise it becomes binary32's largest number.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
@@ -261,7 +261,7 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
 
 
 def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
-    """Returns a * fl(1 / max) rounded up to e8m0, as cvt.rp.ue8m0 and torchao's rceil do."""
+    """Returns a block's amax a, times fl(1 / element max), rounded up to e8m0 (torchao's rceil)."""
     d = a * (F32(1) / f32(s.element.max)) * f32(s.headroom)
     if np.isinf(d):
         return lost() if s.policy == "block" and np.isinf(a) else power_of_two_scale(127)
@@ -271,7 +271,7 @@ def e8m0_ceiling(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def lost() -> tuple[Value, Multiplier]:
-    """Returns the scale and the multiplier of a block that becomes NaN."""
+    """Returns a NaN scale and its multiplier, which makes all elements of a block NaN."""
     return NAN, Multiplier(divisor=NAN)
 
 
@@ -293,7 +293,7 @@ def te_block(s: Spec, a: np.float32, encode: np.float32, more: np.float32) -> Va
     """Returns TransformerEngine's scale of a block in a format with outer scales.
 
     If the format chooses between two candidate scales, `a` (the block's largest magnitude) is first
-    divided by the element format's max. `more` is the factor of the candidate, 1 or 3/2.
+    divided by the element format's max. `more` is 1 for the first candidate, 3/2 for the second.
     """
     a, top = a * f32(s.headroom), f32(s.element.max)
     if s.choose is None:
@@ -401,7 +401,7 @@ def outer_scale(s: Spec, a: Value) -> Value:
 def inner_scale(
     s: Spec, a: Value, outer_amax: Value, outer: Value, more: Fraction = Fraction(1)
 ) -> Value:
-    """Returns the scale of a block in a format with outer scales, by the format's arithmetic."""
+    """Returns a block's scale in a format with outer scales, exactly or as TE or torchao do."""
     if isinstance(a, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return NAN
     match s.arithmetic:
@@ -415,7 +415,7 @@ def inner_scale(
 
 
 def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
-    """Returns the multiplier of the elements that follows from given scales."""
+    """Returns the multiplier of a block's elements, from the block's scale and the outer scale."""
     if isinstance(scale, oracle.NotANumber) or isinstance(outer, oracle.NotANumber):
         return Multiplier(divisor=NAN)
     if s.arithmetic == "exact":
@@ -435,7 +435,7 @@ def element_of(element: oracle.Spec, quotient: Value, o: Options) -> Value:
 
 
 def dequantise(element: Value, scale: Value, outer: Value = ONE) -> int:
-    """Returns the exact product, rounded once to binary32 (Inf beyond), as a bit pattern."""
+    """Returns element * scale * outer, rounded once to binary32 or Inf, as a bit pattern."""
     product = oracle.multiply_values(oracle.multiply_values(element, scale), outer)
     return oracle.bits_from_value(oracle.round_value(BINARY32, product))
 
@@ -451,8 +451,8 @@ def error(
     """Returns the summed error of a candidate scale, with elements rounded to nearest even.
 
     The errors of a row are added in the order of the indices; the rows' sums are added pairwise.
-    With arithmetic `te`, errors are binary32; the tensor's amax and one division replace the
-    tensor's scale. With arithmetic `exact`, errors of binary32 values are computed in binary64.
+    Arithmetic `te` computes in binary32, and decodes by a product with the tensor's amax and one
+    division. Arithmetic `exact` computes the errors of binary32 values in binary64.
     """
     te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
     kind = np.float32 if te else np.float64

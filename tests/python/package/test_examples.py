@@ -384,7 +384,8 @@ def test_which_collective(dtype: str) -> None:
 
 
 def test_which_collective_between_slices() -> None:
-    """A chunk in which one slice ends and the next begins is divided where the order changes."""
+    """The ranks' order changes from slice to slice of the values. If a chunk has parts of two
+    slices, the example divides it where the order changes."""
     lines = which_collective(3, "--values", "9000")
     assert [line.split(": ")[1].split(";")[0] for line in lines] == [
         "1 + 2 + 0",

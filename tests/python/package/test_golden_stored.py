@@ -25,11 +25,12 @@ OBJECTS = json.loads((STORED / "objects.json").read_text())
 SIZE = 200 * 1024
 """The greatest total size of all stored files, in bytes."""
 OLD_TYPE = ":".join(("type", "Conv2d"))
-"""A recipe's selector of all layers of class Conv2d, as version 0.7 wrote it."""
+"""The words by which a recipe of version 0.7 selects all layers of class Conv2d."""
 
 
 def with_optimizer(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's data with the keys that the error message names, without 0.7's keys."""
+    """Returns a recipe's data with new keys (the error for the old keys names them) in place of the
+    keys of version 0.7."""
     kept = {key: value for key, value in data.items() if key not in ("wire", "update", "state")}
     optimizer = "bf16 update=stochastic random_bits=16 momentum=bf16"
     return kept | {"optimizer": optimizer, "reduce": "e4m3 aps rounding=stochastic"}

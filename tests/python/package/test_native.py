@@ -85,8 +85,8 @@ def test_every_value_has_a_random_integer(count):
 def test_a_piece_leaves_what_is_kept_of_the_layer():
     """Encoding a chunk of a layer does not change the stored residual of the layer.
 
-    0.06 is less than half of int4's step of 1/7, so encoding the whole layer makes it a residual.
-    The next encoding of the layer rounds twice 0.06 to one step.
+    0.06 is less than half of int4's step of 1/7. So encoding the whole layer rounds 0.06 to 0, and
+    stores 0.06 as residual. The next encoding rounds 0.06 + 0.06 to one step.
     """
     held = cpd.Codec("feedback int4 bucket=4")._held
     x = np.float32([1, 0.06, 0.06, 0.06] * 2)

@@ -26,7 +26,8 @@ from cpd.numeric.hadamard import transform_of
 from patience import scaled
 
 DIGITS = ["2147483648", "99999999999", "9" * 30, "9" * 400, "9" * 5000, "0" * 5000 + "1"]
-"""Numbers beyond 32 bits, 64 bits, binary64 and Python's limit, and a 1 after 5000 zeros."""
+"""Digits that parsers may not accept: numbers that exceed 32 bits, 64 bits, binary64 or Python's
+limit, and a 1 after 5000 zeros."""
 
 LONGEST = 4100
 """The greatest length of an error message, in characters."""
@@ -195,7 +196,7 @@ SEEDS = {
 
 
 def mutated(seeds, rng):
-    """Returns a random text of the words of `seeds`, some of them removed or replaced."""
+    """Returns a text of `seeds` in which random words are removed, replaced or added."""
     words = re.findall(r"\w+|\W", rng.choice(seeds))
     pool = [*words, *re.findall(r"\w+|\W", rng.choice(seeds)), *"=:,'\"(){}[]\n-\0é", "9" * 25]
     for _ in range(rng.randint(1, 4)):

@@ -200,9 +200,9 @@ def test_seeded_nodes_leave_torchs_generator_alone():
 
 
 class Counting(torch.nn.Module):
-    """A module that replaces a buffer, creates a buffer, and stores a history in its forward pass.
+    """A module whose forward pass replaces a buffer, creates a buffer, and records a magnitude.
 
-    A layer with delayed scaling stores such a history.
+    Layers with delayed scaling record their largest magnitudes in the same way.
     """
 
     def __init__(self) -> None:

@@ -103,9 +103,9 @@ def test_a_second_tensor_by_position():
 @pytest.mark.parametrize("keep", ["memory", "disk", "recompute"])
 @pytest.mark.parametrize("call", [0, 2, 3, 7])
 def test_a_loss_that_raises_changes_nothing(keep, call, tmp_path):
-    """A loss that raises changes nothing, even if it raises when `keep` computes it again.
+    """A loss that raises changes nothing, even if keep="recompute" computes it a second time.
 
-    With four nodes, calls 4 to 7 of the loss are second computations.
+    With four nodes, calls 4 to 7 of the loss are the second computations.
     """
     model = classifier()
     nodes = cpd.VirtualNodes(

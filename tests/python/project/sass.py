@@ -77,10 +77,10 @@ class Loop(NamedTuple):
     ) -> int:
         """Returns the number of instructions of one iteration, or their summed `cost`.
 
-        It is the shortest path from the loop's head to the branch back. A block is a range without
-        a branch. With `by_longest`, the path includes the block with the most instructions that
-        begin with `longest_in`. With `through`, the path includes all blocks that have an
-        instruction beginning with `through`.
+        The instructions are those on the shortest path from the loop's head to the branch back. A
+        block is a range without a branch. With `by_longest`, the path includes the block with the
+        most instructions that begin with `longest_in`. With `through`, the path includes all blocks
+        that have an instruction beginning with `through`.
         """
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]
@@ -96,7 +96,7 @@ class Loop(NamedTuple):
 
 
 def reads_together(code: list[Instruction], operation: str) -> int:
-    """Returns the most reads by `operation` that follow each other without a branch or a store.
+    """Returns the most read instructions `operation` with no branch or store between them.
 
     A thread issues in order, so it requests all these reads before it waits for the first.
     """
@@ -123,7 +123,7 @@ def slots(instruction: Instruction) -> int:
 
 
 def _blocks(code: list[Instruction]) -> list[list[Instruction]]:
-    """Splits code into blocks, ranges without a branch or a branch's target inside."""
+    """Splits code into basic blocks: a block ends after a branch and before a branch's target."""
     targets = {i.target for i in code}
     blocks: list[list[Instruction]] = [[]]
     for instruction in code:

@@ -109,7 +109,7 @@ def files(root: Path, folders: tuple[str, ...], suffixes: tuple[str, ...]) -> It
 
 
 def includes(root: Path, folders: tuple[str, ...] = CPP_FOLDERS) -> tuple[Edges, Edges]:
-    """Returns for each C++ and CUDA file the included files of the tree, and foreign headers."""
+    """Returns the files that each C++ and CUDA file includes, and headers of other libraries."""
     own: Edges = {}
     foreign: Edges = {}
     for path in files(root, folders, CPP_SUFFIXES):
@@ -226,7 +226,7 @@ def root_modules(root: Path) -> list[str]:
 
 
 def _place(name: str, order: Order) -> tuple[int, str] | None:
-    """Returns the row in `order` and the package of a file; None if the file is in no package."""
+    """Returns the package of a file, after the index of its row in `order`; None for no package."""
     best, place = -1, None
     for row, packages in enumerate(order):
         for package in packages:
@@ -327,7 +327,7 @@ def missing_paths(root: Path) -> list[str]:
 
 
 SIZES = (names_of_the_lab, root_modules, long_files, long_prose, missing_paths)
-"""The checks of sizes and names in a tree."""
+"""The checks of names of the lab, numbers of modules, lengths of files and lines, and paths."""
 
 
 def complaints(root: Path) -> list[str]:

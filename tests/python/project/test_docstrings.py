@@ -20,7 +20,7 @@ import surface
 pytest.importorskip("torch")
 
 SECTIONS = r"^(Args|Attributes|Returns|Yields|Raises):\n((?: .*\n|\n)*)"
-"""A pattern of a docstring's section with its indented lines."""
+"""A regular expression for one section of a docstring: its head and its indented lines."""
 
 
 @cache
@@ -72,7 +72,7 @@ def test_what_is_described_is_a_parameter() -> None:
 
 
 def test_every_result_is_described() -> None:
-    """Each result is described in a section, or by a summary line that begins with "Returns"."""
+    """A function's docstring describes the result in a section or a summary line ("Returns …")."""
     silent = [
         name
         for name, (it, doc) in callables().items()
@@ -85,7 +85,7 @@ def test_every_result_is_described() -> None:
 
 
 def test_defaults_are_as_described() -> None:
-    """A number or option name that an entry states as default is the parameter's default."""
+    """If a docstring states a parameter's default, the parameter has this default."""
     wrong = {}
     for name, (it, doc) in callables().items():
         given = inspect.signature(it).parameters if surface.parameters(it) else {}
@@ -116,7 +116,8 @@ def described_default(text: str) -> str:
 
 
 def agrees(told: str, default: Any) -> bool:
-    """Returns True if the word of a docstring is the default; any word agrees with None."""
+    """Returns True if `told`, the default in a docstring, is the parameter's default. Any text may
+    stand for the defaults None, "" and "same"."""
     if default is None or default in ("", "same"):
         return True
     if isinstance(default, (bool, str)):

@@ -39,7 +39,8 @@ def gpu_layers() -> ModuleType:
 
 
 def test_an_fp8_layer_next_to_torchs_product_of_fp8() -> None:
-    """On the CPU, an FP8 layer has the operands and nearly all results of torch's FP8 product."""
+    """On the CPU, an FP8 layer casts operands as torch's FP8 product does. Nearly all results are
+    equal, too."""
     torch = pytest.importorskip("torch")
     cpd = pytest.importorskip("cpd")
     layers = gpu_layers()

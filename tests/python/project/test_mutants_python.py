@@ -169,8 +169,8 @@ def test_survivors_with_a_reason_run_their_test_alone(runs):
 
 @pytest.mark.exhaustive
 def test_a_mutant_runs_with_pytest_itself():
-    """Runs two mutants with pytest itself. One entry is wrong: its text is not in the file. The
-    error for this entry is raised after the other mutant has run."""
+    """Runs two mutants with pytest itself. The text that the first mutant replaces is not in the
+    file. The error for this mutant is raised after the second mutant has run."""
     wrong = MUTANT._replace(before="no such text" * 2)
     found = []
     with pytest.raises(RuntimeError, match="0 times"):

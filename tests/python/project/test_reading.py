@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests `reading.py`: how it draws texts at random, and the interval of the share understood."""
+"""Tests `reading.py`, which draws comments and pages at random and reports the share that readers
+understood: the choice of texts, and the confidence interval of the share."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ import reading
 
 @pytest.mark.parametrize(("hits", "count"), [(47, 80), (1, 2), (3, 4), (79, 80)])
 def test_wilsons_interval(hits: int, count: int) -> None:
-    """For n texts, the share of understood texts is 1.96 sqrt(p (1 - p) / n) from each end p of
-    Wilson's interval."""
+    """Each end p of Wilson's interval lies 1.96 sqrt(p (1 - p) / n) from the share of understood
+    texts, for n texts."""
     for end in reading.interval(hits, count):
         deviation = (end * (1 - end) / count) ** 0.5
         assert abs(hits / count - end) == pytest.approx(1.959964 * deviation)

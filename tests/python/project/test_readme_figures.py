@@ -21,7 +21,8 @@ RANGE = r"(\d\.\d{3})–(\d\.\d{3})"
 
 
 def accuracies() -> list[dict[str, tuple[float, float]]]:
-    """Returns the demo's least and greatest held-out accuracy over seeds, on each stored CPU."""
+    """Returns, for each CPU with stored results, the demo's least and greatest held-out accuracy
+    over seeds."""
     files = sorted((ROOT / "benchmarks/results/demo").glob("*.json"))
     assert len(files) >= 2
     return [

@@ -132,7 +132,7 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     ],
 )
 def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
-    """Not in the surface: modules, torch's functions, names counted elsewhere or on no page."""
+    """The surface excludes modules, torch's functions, names counted apart and names on no page."""
     assert name not in found["names"]
 
 

@@ -151,7 +151,8 @@ def bfloat16() -> None:
 
 
 def accumulated() -> None:
-    """A pass under no_sync is not a step; its gradients are added to the gradients of the next."""
+    """A pass under no_sync is not a step. The next pass outside no_sync adds its own gradients, and
+    reduces the sums."""
     model = perceptron()
     ddp = DistributedDataParallel(model)
     state, hook = cpd.ddp_hook(STOCHASTIC, seed=SEED)
@@ -168,7 +169,7 @@ def accumulated() -> None:
 
 
 def checkpoint() -> None:
-    """An unpickled state continues at its step, with a new communicator."""
+    """A DDP hook that was pickled at step 5 continues at step 5, with a new communicator."""
     spec = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     state, hook = cpd.ddp_hook(spec, model=perceptron(), seed=SEED)
     state.step = 5
@@ -234,7 +235,7 @@ def state_dicts() -> None:
 
 
 def double_gradients() -> None:
-    """A hook that does not know the model finds float64 gradients in DDP's bucket and raises."""
+    """A hook made without `model=` raises an error when DDP passes float64 gradients to it."""
     state, hook = cpd.ddp_hook(cpd.Reduce("fp32"))
     ddp = DistributedDataParallel(nn.Linear(3, 2).double())
     ddp.register_comm_hook(state, hook)

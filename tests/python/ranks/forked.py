@@ -202,7 +202,8 @@ All workers of pytest share this folder (conftest.py).
 
 
 def prepare() -> None:
-    """Makes the folder of FOLDER. The process that forks ends when the present process ends."""
+    """Makes the folder whose path the environment variable FOLDER holds. The process that forks
+    ends when the present process ends."""
     folder = tempfile.TemporaryDirectory(prefix="cpd-fork-")
     atexit.register(folder.cleanup)
     os.environ[FOLDER] = folder.name

@@ -29,7 +29,7 @@ STOCHASTIC = cpd.Reduce(
 
 
 class Recorder(ReduceScatter):
-    """Records the arguments and the results of FSDP's calls, before FSDP divides the results."""
+    """Records FSDP's reduce-scatter calls: arguments, and results before FSDP divides them."""
 
     def __call__(self, output_tensor, input_tensor, group, op, async_op=False):
         self.given = input_tensor.clone()

@@ -21,7 +21,7 @@ WORLD = 4
 TIMEOUT = 4.0
 """The communicators' timeout in seconds, on an idle machine."""
 PATIENCE = 3
-"""The most attempts of a trial (`trial`). Each has three times the timeout of the one before."""
+"""The most runs of a trial. Each run has three times the timeout of the run before."""
 ROOM = 60.0
 """Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
@@ -30,9 +30,9 @@ WAYS = {
 }
 """The moments at which a rank, the victim, is lost.
 
-At once: before it has done anything. In MPI: when all ranks have started MPI. Connecting: when the
-other ranks know it. Subgroup: before it makes a subgroup of the ranks that remain after an earlier
-loss.
+At once: before it has done anything. In MPI: when all ranks have started MPI. Connecting: when it
+would connect to the other ranks, which know that it exists. Subgroup: before it makes a subgroup of
+the ranks that remain after an earlier loss.
 """
 KINDS = ("kill", "stop", "exit")
 OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -157,12 +157,14 @@ def trial(transport: str, way: str, kind: str, victims: list[int]) -> dict[int, 
 
 
 def outlived(one: dict[str, Any]) -> bool:
-    """Returns True if the error says that connecting failed on all ranks, the victim included."""
+    """Returns True if the timeout was over before the victim (the rank to lose) was lost. The error
+    then says that no rank could connect."""
     return one["type"] == "TransportError" and "could not be connected" in one["text"]
 
 
 def trials(transport: str, count: int) -> list[tuple[str, str, list[int]]]:
-    """Returns `count` trials: a moment of WAYS, a kind of loss of KINDS, and the lost ranks."""
+    """Returns `count` trials. A trial is a tuple: the moment of the loss (one of WAYS), its kind
+    (one of KINDS), and the ranks to lose."""
     ways = WAYS[transport]
     return [
         (way, KINDS[n // len(ways) % len(KINDS)], victims_of(way, n))

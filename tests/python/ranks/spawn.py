@@ -52,7 +52,7 @@ class Spawned:
     """The outcome of one rank."""
 
     result: Any
-    """The function's result; None if it did not return."""
+    """The result of the function that the rank ran; None if the function did not return."""
     ended: bool
     """True if the rank's process ended by itself."""
 
@@ -107,9 +107,9 @@ def spawn_ranks(
 ) -> list[Spawned]:
     """Runs `module:function`(comm, *arguments) on `world` ranks and returns each rank's outcome.
 
-    Skips the test if the transport is not available. Fails the test if a rank raises, does not end
-    within `limit`, or ends with an error; `victims` are excepted. Under MPI with victims, an error
-    status is not detected.
+    Skips the test if the transport is not available. Fails the test if a rank, other than the ranks
+    in `victims`, raises, does not end within `limit`, or ends with an error. Under MPI with
+    victims, an error status is not detected.
 
     Args:
         transport: "mpi" or "gloo".

@@ -41,7 +41,7 @@ def as_json(table: dict[int, Any]) -> list[Any]:
 
 
 def tables(comm: Communicator) -> list[Any]:
-    """Returns the round-off tables that ranks compute together; each gives only its own layers."""
+    """Returns the round-off tables that all ranks compute together, each from its own layers."""
     layers = layers_of(comm.rank)
     sizes = group_sizes(comm.size)
     return [

@@ -191,7 +191,8 @@ def test_ranks_are_a_sequence(per_rank) -> None:
 
 
 def test_sums_that_overflow_a_result_without_nan() -> None:
-    """Sums of top_k that may be NaN are sent in binary32 if `result` has no code for NaN."""
+    """If the result format has no code for NaN, sums of top-k values that may be NaN are sent in
+    binary32."""
     layers = [[np.full(9, 2.0**40 * sign, np.float32)] for sign in (1, -1, 1)]
     spec = cpd.Reduce("top_k 0.5 e4m3", result="e3m0")
     with cpd.comm.local(3) as group:
@@ -217,7 +218,8 @@ def test_nonsense(sizes: Any, largest: Any, error: type[Exception], told: str) -
 def test_owners_of_small_layers_take_turns():
     """Ranks take turns as owners of small layers.
 
-    Each of 1,000 layers is one bucket, so each of 64 ranks owns at most 16 layers.
+    Each of 1,000 layers is one bucket, which one rank sums. So each of 64 ranks owns at most 16
+    layers.
     """
     spec = cpd.Reduce("qsgd bits=4 bucket=512")
     sent = [cpd.study.cost(spec, 64, [257] * 1000, rank=rank).bytes_sent for rank in range(64)]

@@ -25,7 +25,7 @@ X = np.arange(24, dtype=np.float32).reshape(4, 3, 2) / 8
 
 
 def check(path: Path, names, arrays) -> None:
-    """Asserts that the file gives these layers; the first dimension of an array counts ranks."""
+    """Asserts that the file has the layers `names`. An array has a layer's values, rank by rank."""
     loaded = load_gradients(path)
     assert loaded.names == names
     for index, array in enumerate(arrays):
@@ -418,7 +418,8 @@ def test_sizes_that_no_machine_holds(tmp_path, monkeypatch):
 
 
 def test_other_things_that_gradients_cannot_be(tmp_path):
-    """Different layers by rank, binary64 values and unwritable files raise errors."""
+    """Errors are raised for ranks with different layers, values that are not binary32, and a layer
+    name that the file lacks."""
     path = tmp_path / "bad.npz"
     np.savez(path, **{"rank0/x": X[0], "rank1/y": X[0]})
     with pytest.raises(ValueError, match="rank 1 does not hold the same layers as rank 0"):

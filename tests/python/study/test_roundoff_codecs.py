@@ -160,7 +160,8 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """`undecided` returns the one choice that is best in nearly every resample, or all in a tie."""
+    """`undecided` gets each choice's share of the resamples in which it is best. It returns the one
+    choice that has nearly all resamples, or the choices that share nearly all."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
@@ -274,9 +275,9 @@ def test_inputs_that_are_not_finite_are_not_the_formats_fault(tmp_path, capsys):
 @pytest.mark.parametrize("wire", ["qsgd", "top_k 0.1", "terngrad exchange=gather", "mxfp8", "e4m3"])
 @pytest.mark.parametrize("size", [2, 8])
 def test_steps_of_a_row_are_those_of_an_exchange_that_runs(normal_file, tmp_path, wire, size):
-    """A row states the steps that `cpd.study.cost` counts for an exchange that supports the spec.
+    """`cpd roundoff` states the steps that `cpd.study.cost` counts for a supported exchange.
 
-    That is the hierarchical exchange or one ring for a format, and a codec's own exchange.
+    Formats take the hierarchical exchange or one ring, and codecs take their own exchange.
     """
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", wire, "--group-sizes", str(size)]
@@ -302,8 +303,8 @@ def test_codecs_that_are_measured_over_steps_are_named(normal_file, capsys):
 def test_the_time_has_the_narrowest_link(normal_file, tmp_path):
     """The predicted time of an all-reduce is the time of the slowest link.
 
-    Eight ranks sum 1,044 values of one byte. The longest of the eight slices has 131 bytes, so the
-    link carries 2 · 7 messages of 131 bytes.
+    Eight ranks sum 1,044 values of one byte. In a ring, a link carries
+    2 · 7 messages, each a slice of at most 131 bytes.
     """
     out = tmp_path / "table.json"
     words = ["roundoff", "--gradients", str(normal_file), "--reduce", "e4m3", "--group-sizes", "8"]

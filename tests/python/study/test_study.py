@@ -154,7 +154,7 @@ def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> 
 
 
 def positive_ranks(world: int) -> list[Any]:
-    """Returns positive gradients: long sums of them stall, so groups near √`world` lose least."""
+    """Returns positive gradients. Long sums stall, so group sizes near √`world` err least."""
     rng = np.random.default_rng(1)
     return [[rng.random(300, np.float32), rng.random((2, 40), np.float32)] for _ in range(world)]
 
@@ -287,7 +287,7 @@ def test_no_spread_of_few_values() -> None:
 
 
 def test_small_layers_fill_all_blocks() -> None:
-    """Small layers fill the 16 blocks of values whose differences give the spread of a round-off.
+    """A round-off's spread is computed from 16 blocks of values; small layers share these blocks.
 
     Forty layers with two values each give every block five values.
     """

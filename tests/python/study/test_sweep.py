@@ -134,9 +134,10 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """Returns the losses of the matrix x by the cast `cell.to` and by dot products in `cell.sum`.
+    """Returns the losses of the matrix x when it is cast and summed in dot products.
 
-    A cell is one measurement of a sweep. NumPy computes the exact values in binary64.
+    `cell`, one measurement of a sweep, has the format `to` of the cast and the accumulator `sum`.
+    NumPy computes the exact values in binary64.
     """
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):

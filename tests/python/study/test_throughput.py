@@ -89,8 +89,8 @@ def test_what_ranks_agree_on_first_by_hand(wire, agreed, ranks, steps):
 def test_what_ranks_agree_on_first_goes_between_hosts():
     """To agree on a scale, six ranks on three hosts send the predicted messages between hosts.
 
-    When each rank sends to the next rank, one message leaves each host. When each rank sends to the
-    rank two or four places further, the messages of both ranks leave the host.
+    When each rank sends to the next rank, one message leaves each host of two ranks. When each rank
+    sends to the rank two or four places further, two messages leave each host.
     """
     found = agreement(cpd.Reduce("e4m3 aps"), 6, [7], per_host=2)
     assert found == [(1, 8, 1, 1), (2, 8, 2, 0)]
@@ -129,9 +129,9 @@ def test_what_overlaps():
 
 
 def test_codec_seconds():
-    """In exchange `owner` of two ranks, a value is encoded 1.5 times and decoded once.
+    """In exchange `owner` of two ranks, a rank encodes 1.5 codes and decodes one for each value.
 
-    Each contribution is encoded, and each sum by half of the ranks.
+    A rank encodes all its contributions, and the sums of the half of the values that it owns.
     """
     rate = (1e-9, 2e-9)  # one, two bytes a second
     found = step_time(EIGHT, Machine("alpha=0 beta=1"), 2, "e4m3", compute=0, codec_gbps=rate)

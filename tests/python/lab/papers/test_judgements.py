@@ -104,7 +104,7 @@ NEVER_YES = {
 
 
 def random_cell(random_, scale, text):
-    """Returns random figures in the notation of the table cell `text`."""
+    """Returns a random table cell in the notation of the cell `text`, such as "3 of 5"."""
     if re.fullmatch(r"\d+ of \d+", text):
         whole = text.split(" of ")[1]
         return f"{random_.choice([whole, 0])} of {whole}"
@@ -180,8 +180,8 @@ def test_every_row_with_a_study_has_a_stored_result():
 
 @pytest.mark.parametrize("study", STORED)
 def test_findings_quote_the_paper(study):
-    """Each decimal number in a finding's text on the paper is quoted for this row of papers.toml in
-    quotations.toml."""
+    """A finding repeats decimal numbers of a paper. Each of these numbers is in quotations.toml,
+    for the finding's row of papers.toml."""
     for finding in STORED[study]["findings"]:
         quotes = labels_of(finding["row"])
         assert quotes, finding["row"]
@@ -203,7 +203,7 @@ def test_tables_name_their_columns():
 
 
 def holds(study, rows, seeds=3):
-    """Returns the study's verdicts, by row and claim, for tables with these figures."""
+    """Returns a study's verdicts, by row and claim, for a table that has `rows`."""
     tables = [Table("t", [" ", "accuracy, %"], [[label, text] for label, text in rows.items()])]
     measured = Measured(tables, dict.fromkeys(rows, seeds))
     return {(one.row, one.claim): one.holds for one in STUDIES[study].judge(measured)}

@@ -87,8 +87,8 @@ def test_quotations_are_of_rows():
 
 
 def test_the_table_of_rows_has_no_values_of_its_own():
-    """papers.toml states no value with decimals or a percent sign itself. Such values come from
-    quotations.toml; other tests look them up in the paper's text."""
+    """papers.toml refers to quotations.toml for each value with decimals or a percent sign. Other
+    tests look these values up in the paper's text."""
     text = Path(catalogue.__file__).with_name("papers.toml").read_text(encoding="utf-8")
     for paper, of in tomllib.loads(text).items():
         for name, row in of["rows"].items():

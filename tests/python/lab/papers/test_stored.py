@@ -30,7 +30,7 @@ def ends(study, table, label):
 
 
 def answer(command):
-    """Returns the rows of papers.md that end with this command, joined to one text."""
+    """Returns the rows of papers.md whose last cell is `command`, joined to one text."""
     return " ".join(line for line in PAGE.splitlines() if line.endswith(f"| `{command}` |"))
 
 
@@ -51,7 +51,7 @@ ANSWERS = {
     "oland-weights": [(0, 1, ["fp32", "8 bits", "2 bits"])],
     "qsgd-lstm": [(0, 0, ["fp32", "4 bits", "2 bits"])],
 }
-"""For each study: the stored tables, their columns, and the rows whose figures the page quotes."""
+"""For each study, the stored figures that papers.md quotes: index of table and column, rows."""
 
 
 @pytest.mark.parametrize("study", ANSWERS)

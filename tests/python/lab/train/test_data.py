@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests data that need no files: their shapes, texts, and the augmentation of images."""
+"""Tests data sets that need no files: digits, drawn shapes, a text. Tests also the augmentation of
+images."""
 
 import pytest
 

@@ -259,8 +259,8 @@ def test_optimizers_are_named_in_the_help():
 
 
 def test_exempt_layers_round_as_the_sums_do():
-    """Exempt layers use fp32 with the accumulator's rounding, whether the all-reduce is given by
-    options or by a text."""
+    """Layers that are exempt from low precision are summed in fp32 with the accumulator's rounding.
+    The all-reduce may be given by options or by a text."""
     sums = "accumulator='e3m0 sequential rounding=stochastic'"
     for options in (
         TrainOptions(format="e3m0", rounding="stochastic", seed=7, last_layer_fp32=True),

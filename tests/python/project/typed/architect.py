@@ -56,7 +56,7 @@ def explains() -> None:
 
 
 def mistakes() -> None:
-    """Each line has the error that a type checker must report."""
+    """Each line misuses the package; a type checker must report the error in its comment."""
     cpd.Format(4.0)  # type: ignore[arg-type]
     cpd.Format("e4m3", 3)  # type: ignore[call-arg]
     cpd.Format("e4m3", mantissa=3)  # type: ignore[call-arg]

@@ -52,7 +52,7 @@ def trains() -> None:
 
 
 def mistakes() -> None:
-    """Each line has the error that a type checker must report."""
+    """Each line misuses the package; a type checker must report the error in its comment."""
     x = torch.ones(4)
     cpd.cast(x)  # type: ignore[call-overload]
     cpd.cast(x, "e4m3", rounding="up")  # type: ignore[call-overload]

@@ -75,7 +75,7 @@ def studies() -> None:
 
 
 def mistakes() -> None:
-    """Each line has the error that a type checker must report."""
+    """Each line misuses the package; a type checker must report the error in its comment."""
     ranks = [[torch.ones(8)] for _ in range(8)]
     cpd.simulate_all_reduce(ranks)  # type: ignore[call-overload]
     cpd.simulate_all_reduce(ranks, "e5m2", seeds=3)  # type: ignore[call-overload]
