@@ -236,8 +236,8 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-/// Counts for one digit of the search for the largest values (largest_limit.h): of[d] is the number
-/// of values whose bit pattern has the value d in that digit.
+/// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is the
+/// number of values with the value d in that digit whose higher digits are those of that magnitude.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };

@@ -243,14 +243,19 @@ def test_generated_integers_are_the_values_own() -> None:
     generator = np.random.default_rng(5)
     x = generator.integers(0, 64, (3, 7)).astype(np.float32) / 8
     y = generator.integers(0, 64, (7, 5)).astype(np.float32) / 8
-    for text in ("e3m2 kahan", "e3m2 chunked chunk=2", "e3m2 pairwise", "e5m2 fma"):
+    for text, most in (
+        ("e3m2 kahan", OF | NX),
+        ("e3m2 chunked chunk=2", OF | NX),
+        ("e3m2 pairwise", OF | NX),
+        ("e5m2 fma", NX),
+    ):
         acc = cpd.Accumulator(f"{text} rounding=stochastic random_bits=2")
         seen = set()
         for seed in range(20):
             values, flags = cpd.gemm(x, y, acc, flags=True, seed=seed)
             assert values.tobytes() == cpd.gemm(x, y, acc, seed=seed).tobytes()
             seen |= set(flags.reshape(-1).tolist())
-        assert {NX, OF | NX} <= seen | {NX, OF | NX}
+        assert {NX, most} <= seen
 
 
 def test_layouts_batches_and_threads() -> None:
