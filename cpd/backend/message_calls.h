@@ -237,7 +237,8 @@ struct FeedbackCall {
 struct Selection;  // backend/cpu/largest.h
 
 /// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is the
-/// number of values with the value d in that digit whose higher digits are those of that magnitude.
+/// number of values that have the value d in that digit and agree with that magnitude in all higher
+/// digits.
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
