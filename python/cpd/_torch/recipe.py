@@ -113,7 +113,7 @@ class RecipeCall(NamedTuple):
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Returns seed and stream of a sum or cast; (None, None) if its rounding is deterministic."""
+        """Returns seed and stream of a sum or cast; (None, None) if it uses no random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()

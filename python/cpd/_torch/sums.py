@@ -38,7 +38,7 @@ def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
 
 
 class Sum(NamedTuple):
-    """The choice of a product's sums: an accumulator's text or `NATIVE`, with a seed and a stream."""
+    """The rule of a product's sums: an accumulator's text or `NATIVE`, with seed and stream."""
 
     text: str
     seed: Tensor | None

@@ -114,8 +114,8 @@ class Batching(NamedTuple):
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns True for a call that must be split into one call per example. `widen` does not support
-    such a call."""
+    """Returns True for a call that must be split into one call per example. `widen` does not
+    support such a call."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:

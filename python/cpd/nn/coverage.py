@@ -208,7 +208,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Stores the recipe whose operator is called next; the call's products count for it."""
+        """Stores the recipe of the operator that is called next, to count the call's products."""
         self._calls = recipe
 
     def end(self) -> Coverage:
@@ -445,7 +445,7 @@ class Census:
         self.finish()
 
     def finish(self) -> Coverage | None:
-        """Ends the count of a step, if it has begun. Returns the counts, or None."""
+        """Ends the count of a step, if one is being counted. Returns the counts, or None."""
         if not self._counts():
             return self.result
         assert self._counter is not None
@@ -457,7 +457,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Stores the counts; warns if the share of emulated products is below `warn_below`."""
+        """Stores the counts of products; warns if the emulated share is below `warn_below`."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)
@@ -465,7 +465,7 @@ class Census:
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
     ) -> Coverage:
-        """Predicts the counts of a training step with these arguments, on tensors without values.
+        """Predicts the counts of a training step with the given arguments, without values.
 
         The step is a forward pass, and a backward pass from the sum of the results. No value is
         computed and the model does not change. `part`: the submodule to call instead of the model.

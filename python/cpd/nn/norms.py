@@ -324,7 +324,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Calls `compute`. Returns its result and, if it updates running statistics, new statistics.
+    """Returns compute's result and, if it updates running statistics, the new statistics.
 
     The given running statistics are not changed.
     """

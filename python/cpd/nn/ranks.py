@@ -13,7 +13,7 @@ from cpd.numeric.shown import shown
 
 
 def named(group: Any) -> str | bool | None:
-    """Returns the name of a process group. A model is copied and pickled with this name.
+    """Returns a process group's name, by which models store the group when copied or pickled.
 
     None and False are returned unchanged. Raises TypeError for anything else.
     """

@@ -106,7 +106,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """The reaction if the inner optimizer has no state of a kind that has a format. True: a warning
+    """The reaction to a format for state that the inner optimizer does not have. True: a warning
     (set by `from_recipe`). False: a ValueError."""
 
     def __init__(
