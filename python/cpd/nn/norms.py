@@ -324,7 +324,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Returns compute's result and, if it updates running statistics, the new statistics.
+    """Returns the normalized input and, if running statistics are updated, their new values.
 
     The given running statistics are not changed.
     """

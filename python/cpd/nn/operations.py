@@ -58,8 +58,8 @@ class Operation(NamedTuple):
     aten: bool = False
     """True if torch.ops.aten also has the operations in `functions`, with the same arguments."""
     in_order: bool = False
-    """True if `form` needs all tensors as positional arguments: `contractions.in_order` then moves
-    the tensors that the caller of torch's function gave by keyword."""
+    """True if `form` takes tensors only as positional arguments. `contractions.in_order` then moves
+    tensors that the caller of torch's function gave by keyword."""
     modules: tuple[type[nn.Module], ...] = ()
     """The classes of torch's modules whose forward calls one of the functions in `functions`."""
     what: str = "products"

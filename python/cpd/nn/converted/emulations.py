@@ -188,11 +188,11 @@ def _implementation(module: Any) -> str:
 
 
 def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Computes the experts of transformers, the products of each expert by the recipe.
+    """Computes a mixture of experts of transformers, with the experts' products by the recipe.
 
-    transformers' implementation 'grouped_mm' computes them, even if another is chosen, so that the
-    bits do not depend on the choice. An expert's rows are in the order of tokens; a token's rows
-    are in the order of its experts.
+    transformers' implementation 'grouped_mm' always computes the experts, so that the bits do not
+    depend on the configured implementation. An expert's rows are in the order of tokens; a token's
+    rows are in the order of its experts.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
