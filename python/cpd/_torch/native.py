@@ -178,7 +178,7 @@ def _of_bfloat16(
 
 
 def _is_of_lines(scale: Tensor, rank: int) -> bool:
-    """Returns whether a scale has one number, or one for each row or column of a matrix."""
+    """Returns True if a contiguous float32 scale has one number, or one for each row or column."""
     if scale.dtype != torch.float32 or not scale.is_contiguous():
         return False
     return scale.numel() == 1 or (scale.dim() == 2 and rank == 2 and 1 in scale.shape)

@@ -58,7 +58,7 @@ class Sum(NamedTuple):
         return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: Purpose) -> Sum:
-        """Returns a copy with the random stream of `purpose`."""
+        """Returns a copy of this rule with the random stream of `purpose`."""
         if self.stream is None:
             return self
         return self._replace(stream=tagged(self.stream, purpose))
@@ -148,5 +148,5 @@ def product_part(
 
 
 def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns x.to(dtype). If x already has the dtype, returns x itself without this call."""
+    """Returns `x` in the type `dtype`; `x` itself, without a call of torch, if it has this type."""
     return x if x.dtype == dtype else x.to(dtype)

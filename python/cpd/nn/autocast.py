@@ -304,7 +304,7 @@ def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
 
 
 def _written(out: Tensor, result: Tensor) -> Tensor:
-    """Copies the result to `out`, resized as torch does, and returns `out`."""
+    """Copies the tensor `result` to `out`, resizing `out` as torch does, and returns `out`."""
     if out.shape == result.shape:
         return out.copy_(result)
     return torch.ops.aten.clone.out(result, out=out)

@@ -256,7 +256,7 @@ def weights(module: nn.Module) -> list[Tensor]:
 
 
 def _is_attention(module: nn.Module, operation: str) -> bool:
-    """Returns True if an operation is one of attention's own products, not a projection."""
+    """Returns True if an operation computes attention's scores or values, not a projection."""
     if "scaled_dot_product" in operation:
         return True
     return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
@@ -294,7 +294,7 @@ def uncounted() -> Iterator[None]:
 
 
 def _text_of_node() -> str | None:
-    """Returns the text of the recipe or accumulator of the autograd node that runs now.
+    """Returns the text of the recipe or accumulator by which the running autograd node computes.
 
     Returns None unless the node computes the derivative of one of CPD's operators.
     """
@@ -306,7 +306,7 @@ def _text_of_node() -> str | None:
 
 
 def _text_of(func: Any, args: Sequence[Any]) -> str:
-    """Returns the text of the recipe or accumulator of a call of one of CPD's operators."""
+    """Returns the text of the recipe or accumulator by which a call of CPD's operator computes."""
     names = [argument.name for argument in func._schema.arguments]
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 

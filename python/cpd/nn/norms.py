@@ -354,7 +354,7 @@ class _Rounding(NamedTuple):
         """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
         With `norm`, `compute` gets float32 tensors. All other results of `compute` are new running
-        statistics. They are copied into the old ones, which are the first tensors of `others`.
+        statistics. These replace the old statistics, the first tensors of `others`, in place.
         """
         recipe = self.recipe
         if recipe.norm is None:

@@ -79,7 +79,7 @@ class Spec:
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         """Returns the text of a constructor's first argument, `spec`.
 
-        A subclass may put the argument into `keys` and return "": `Scaled` does so with a format.
+        A subclass may put `spec` into `keys` and return "", as `Scaled` does with element formats.
         """
 
     def replace(self, **keys: Any) -> Self:

@@ -13,7 +13,7 @@ from cpd.numeric.warned import PrecisionWarning, warn
 SLOW = 100
 """Products with an `Accumulator.slowdown` up to this number cause no warning."""
 MANY = 1 << 22
-"""Products with fewer multiply-accumulates cause no warning, because they take milliseconds."""
+"""Products with fewer multiply-accumulates than this number take milliseconds: no warning."""
 
 _warned: set[str] = set()
 

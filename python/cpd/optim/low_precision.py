@@ -33,7 +33,7 @@ _SHARED = tuple(
     f"_optimizer_{name}_hooks"
     for name in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
 )
-"""Attributes with hooks of state_dict. The outer optimizer shares the inner optimizer's hooks."""
+"""Attributes of torch with hooks of state_dict. Inner and outer optimizer share these hooks."""
 _NARROW = (torch.float16, torch.bfloat16)
 
 
