@@ -59,8 +59,8 @@ def slide(
 ) -> Tensor:
     """Computes a convolution: the product of the kernel and each window of the padded image.
 
-    In each sum, k runs over (channel, index in the kernel). c is the bias or None. The bias has the
-    shape (groups, output channels per group, 1).
+    Each result is one sum over the pairs (channel, index in the kernel). c is the bias or None. The
+    bias has the shape (groups, output channels per group, 1).
     """
     outputs, inputs, *kernel = w.shape
     summation, w = (
@@ -84,9 +84,9 @@ def spread(
 ) -> Tensor:
     """Computes a transposed convolution: products of the reversed kernel and windows of images g.
 
-    g is first dilated by the stride: zeros are put between its values. Each result is one sum, in
-    which k runs over (channel, index in the kernel) of a window. Random bits depend on the index in
-    the padded result. With stochastic rounding, the whole padded result is therefore computed and
+    g is first dilated by the stride: zeros are put between its values. Each result is one sum over
+    the pairs (channel, index in the kernel) of a window. Random bits depend on the index in the
+    padded result. With stochastic rounding, the whole padded result is therefore computed and
     then cropped.
     """
     outputs, inputs, *kernel = w.shape

@@ -229,8 +229,9 @@ def _factor(
 ) -> Factor:
     """Returns an operand of a product after its cast.
 
-    `arrange(cast)` reshapes the operand, casts it by `cast(x, axis)` and returns the result. Values
-    with a separate scale are float32, because torch's kernels multiply them in float32.
+    `arrange(cast)` reshapes the operand, casts it by `cast(x, axis)` and returns the result. If the
+    cast separates the scale from the values, the values are float32. torch's kernels multiply them
+    in float32.
     """
     factor = Factor(torch.empty(()))
 

@@ -58,8 +58,8 @@ def _update(
 ) -> None:
     """Updates scales from the history, then advances the history by one step.
 
-    The arithmetic is the same as in TransformerEngine's Python code. That code computes
-    `most / amax` in two steps: the reciprocal of `amax`, then its product with `most`.
+    The arithmetic is the same as in TransformerEngine's Python code. That code divides the format's
+    largest value, `most`, by `amax` in two steps: the reciprocal of `amax`, then times `most`.
     """
     amax = history[0] if most_recent else history.amax(0)
     by_column = (_repeated(tuple(x), len(scale), scale.device) for x in (most, margin))

@@ -36,7 +36,7 @@ and whether tangents are needed.
 
 
 class Derivative(NamedTuple):
-    """The derivatives of an operator that returns one tensor."""
+    """Functions that compute gradients and tangents of an operator that returns one tensor."""
 
     setup: Setup
     backward: Callable[[Any, Tensor], Gradients]
@@ -171,9 +171,9 @@ def _function(
     """Returns the autograd function of an operator.
 
     The function differentiates for one level of torch.func's transforms. Each outer level
-    dispatches the operator again. The function's last argument says who called it. It is None for
-    a direct call by `run`: the argument `computes` then computes the result. It is a `_CallModes`
-    for a call through torch's dispatcher: the argument `below` then computes the result.
+    dispatches the operator again. The function's last argument is None if `run` called the function
+    directly: `computes` then computes the result. The last argument is a `_CallModes` if torch's
+    dispatcher called the function: `below` then computes the result.
     """
 
     def forward(*args: Any) -> Tensor:

@@ -36,7 +36,7 @@ _NATIVE = ("mm", "addmm", "bmm", "baddbmm", "convolution", "convolution_backward
 
 
 def explain(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Explanation:
-    """Returns the explanation of a call with tensors: of a function, or of a converted layer."""
+    """Returns which kernels a call of a function or a converted layer on tensors would run."""
     with _Recorder().recording() as recorder:
         if isinstance(function, nn.Module):
             return _of_layer(recorder, function, args, kwargs)
@@ -161,7 +161,7 @@ class _Recorder(TorchDispatchMode):
 
     @contextmanager
     def recording(self) -> Iterator[_Recorder]:
-        """A context in which the plans of called operators are recorded."""
+        """A context that records which kernel each called operator would run."""
         with self._fake, self:
             yield self
 
@@ -215,7 +215,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Records the plan of an operator, and returns fake results."""
+        """Records which kernel an operator would run, and returns fake results."""
         kwargs = kwargs or {}
         name = func._schema.name.partition("::")[2]
         if func.namespace == "aten" and name in _NATIVE:
@@ -230,7 +230,7 @@ class _Recorder(TorchDispatchMode):
             return computes(*args, **kwargs)
 
     def _noted(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Records the plan of an operator of this library, and returns fake results."""
+        """Records which kernel an operator of this library would run; returns fake results."""
         like = next(x for x in args if isinstance(x, Tensor))
         scope = _core.Explaining(like.device.index or 0 if like.is_cuda else -1)
         with modes_off():
@@ -258,7 +258,7 @@ def _like(x: Any, device: torch.device) -> Any:
 
 
 def _native(name: str, args: tuple[Any, ...]) -> Explanation:
-    """Returns the explanation of a product that torch's own kernel computes."""
+    """Returns the `Explanation` for a product that torch's own kernel computes."""
     x = next(arg for arg in args if isinstance(arg, Tensor))
     threads = 1 if x.is_cuda else torch.get_num_threads()
     why = "the sum is native: torch chooses its kernel"

@@ -140,7 +140,7 @@ def _product_gradients(
     blas: bool = False,
     turned: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """Returns the gradients of a, b and c in c + a b, or None for gradients that are not needed.
+    """Returns the gradients of a, b and c in a @ b + c, or None for gradients not needed.
 
     `call` has the casts of the operands. If `turned`, b is stored transposed.
     """
@@ -230,7 +230,8 @@ def keep(
 ) -> None:
     """Saves a if b's gradient is needed, and b if a's gradient is needed.
 
-    If `forward`, saves both for tangents, too. `numbers` are tensors that are always saved.
+    If `forward`, saves both for tangents, too. Always saves `numbers`: further tensors, such as the
+    seed.
     """
     ctx.like = _like(a), _like(b), _like(c)
     for_a, for_b = ctx.needs_input_grad[:2]
@@ -242,10 +243,10 @@ def keep(
 def product_tangent(
     tangents: Tangents, a: Tensor, b: Tensor, summation: Sum, dtype: torch.dtype, blas: bool = False
 ) -> Tensor:
-    """Returns the tangent of c + a b.
+    """Returns the tangent (forward-mode derivative) of the matrix product of a and b, plus c.
 
-    The tangent is the sum, in float32, of two products and c's tangent. Both products use the
-    accumulator of the forward product, but each of the two products has its own random bits.
+    The tangent is the float32 sum of three terms: a's tangent times b, a times b's tangent, and c's
+    tangent. Both products use the forward product's accumulator, each with its own random bits.
     """
     of_a, of_b, of_c = tangents[:3]
     shape = product_shape(a.shape, b.shape)
@@ -262,7 +263,7 @@ def product_tangent(
 
 
 _UNCAST = RecipeCall(resolved(NATIVE))
-"""A call with a recipe that casts no operand."""
+"""The `RecipeCall` of a product whose operands are not cast."""
 
 
 def _setup_gemm(ctx: Any, inputs: tuple[Any, ...], forward: bool) -> None:
@@ -406,4 +407,4 @@ operator(
     Batching(widen_product, recipe_draws, scales_apart),
     _matmul,
 )
-"""Computes c + a b. If `turned`, b is stored transposed, as a layer's weight is."""
+"""Computes the product of a and b, plus c. If `turned`, b is stored transposed, like a weight."""

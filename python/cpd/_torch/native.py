@@ -59,7 +59,7 @@ def as_factor(x: Tensor | Factor) -> Factor:
 
 
 def product_of_factors(a: Factor, b: Factor, c: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Returns c + a b, computed in float32 and rounded once into `dtype`."""
+    """Returns the product of a and b, plus c, computed in float32 and rounded once into `dtype`."""
     x, y = a.values, b.values
     scales: list[Any] = [f.scale for f in (a, b) if f.scale is not None]
     if not scales and x.dtype == y.dtype == dtype and (c is None or c.dtype == dtype):
@@ -133,7 +133,7 @@ def _narrowed(x: Tensor, short: bool, dtype: torch.dtype) -> Tensor | None:
 
 
 def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
-    """Returns a b in float32. `brief` is True if bfloat16 represents all values of a and b."""
+    """Returns the matrix product in float32. `brief`: bfloat16 represents the operands' values."""
     if a.is_cuda and a.dim() == b.dim() == 2 and a.numel() and b.numel():
         if brief:
             a, b = a.bfloat16(), b.bfloat16()
@@ -145,13 +145,13 @@ def _in_float32(a: Tensor, b: Tensor, brief: bool) -> Tensor:
 def _of_bfloat16(
     a: Tensor, b: Tensor, c: Tensor | None, scales: Sequence[Tensor], dtype: torch.dtype
 ) -> Tensor | None:
-    """Returns (a b) times the scales, plus c, in `dtype`.
+    """Returns the matrix product of a and b, times the scales, plus c, in `dtype`.
 
     bfloat16 must represent the values of a and b. The CPU's bfloat16 instructions compute the
     product. Returns None if the CPU has no such instructions, or if a sum might be subnormal.
 
-    torch itself returns the float32 result of such a product only if a mode of the whole process is
-    on. This mode makes float32 products of other threads less precise.
+    torch itself returns the float32 result of such a product only if a setting of the whole process
+    is on. This setting makes float32 products of other threads less precise.
     """
     shape = product_shape(a.shape, b.shape)
     rows, columns = shape[-2:]
@@ -178,7 +178,7 @@ def _of_bfloat16(
 
 
 def _is_of_lines(scale: Tensor, rank: int) -> bool:
-    """Returns whether a scale has one number, or one for each row or column of a matrix."""
+    """Returns True if a contiguous float32 scale has one number, or one for each row or column."""
     if scale.dtype != torch.float32 or not scale.is_contiguous():
         return False
     return scale.numel() == 1 or (scale.dim() == 2 and rank == 2 and 1 in scale.shape)

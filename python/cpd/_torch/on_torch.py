@@ -164,7 +164,7 @@ def check_out(
 def _are_disjoint(x: Tensor, y: Tensor) -> bool:
     """Returns True if two tensors are contiguous and share no byte.
 
-    The check is quick. If it fails, an exact check follows.
+    This check is quick. If it returns False, the caller makes an exact check.
     """
     if not (x.is_contiguous() and y.is_contiguous()):
         return False
@@ -205,10 +205,10 @@ def integers(
 
 
 def _checked_by_kernels(random: Tensor) -> bool:
-    """Returns whether a kernel checks the integers' range and `cpd.check_cuda` raises the error.
+    """Returns True if a kernel checks the random integers, and `cpd.check_cuda` raises the error.
 
-    This is so on a GPU, because the host would have to wait to read the integers. 64-bit integers
-    are read by the host anyway: the conversion to int32 would hide values out of range.
+    This is so on a GPU, because the host would have to wait to read the integers. The host reads
+    64-bit integers anyway: the conversion to int32 would hide values out of range.
     """
     is_kept = random.element_size() <= 4
     return random.device.type == "cuda" and is_kept and os.environ.get("CPD_CHECK") != "sync"

@@ -56,7 +56,7 @@ class Parts(NamedTuple):
     """True if all scales are powers of two, and results have at most eight significant bits, as in
     bfloat16."""
     is_scaled: bool
-    """True if the cast is to a scaled format without factor, transform and delayed scaling."""
+    """True if the format is scaled, without transform, delayed scaling and the key `factor`."""
     fits_bfloat16: bool
     """True if the format has no scales and bfloat16 represents all its values."""
     covers_a_tensor: bool
@@ -146,7 +146,7 @@ def significant_bits(f: Format) -> int:
 def is_plain(x: Tensor) -> bool:
     """Returns whether `x` is contiguous float32 on the CPU, and no tracer or mode of torch sees it.
 
-    The dtype of a result may then depend on values.
+    Only for such an `x` may the dtype of a cast's result depend on the values of `x`.
     """
     seen = type(x) not in (Tensor, torch.nn.Parameter) or dispatch_modes()
     if seen and not explains():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the elementwise operators and the sums to the table of torch.ops.cpd.*.
 
-The kernels are in libcpd_torch. Importing this module adds all rows that `cpd.ops` needs to the
-table (`cpd._torch.table`).
+The kernels are in libcpd_torch. Importing this module registers all operators that `cpd.ops` needs,
+by adding them to the table in `cpd._torch.table`.
 """
 
 # Relaxes mypy's checks: torch's functions that register operators have no type annotations.

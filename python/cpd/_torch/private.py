@@ -114,19 +114,19 @@ is_plain: Callable[[tuple[Any, ...]], bool] = _found["is_plain"]
 """Returns whether a call needs only the kernel and reverse-mode autograd.
 
 This is so if no mode, transform, tracer or profiler is on, and all tensors are dense tensors of
-torch's own classes without a lazy negation. Such a call bypasses the dispatcher. With the fallback,
-a cast that records a gradient takes 1.9 times as long, a step of the layer 1.3 times as long.
+torch's own classes without a lazy negation. Such a call bypasses the dispatcher. With the fallback
+in `PUBLIC`, a cast that records a gradient takes 1.9 times as long, a step of the layer 1.3 times.
 """
 may_differentiate: Callable[[tuple[Any, ...]], bool] = _found["may_differentiate"]
 """Returns whether a call may need a gradient, a tangent or a transform of torch.func.
 
-If it needs none of these, the operator without derivatives is called. With the fallback, a cast
-takes 2.2 times as long.
+If it needs none of these, the operator without derivatives is called. With the fallback in
+`PUBLIC`, a cast takes 2.2 times as long.
 """
 direct: Callable[[Any], Callable[..., Any]] = _found["direct"]
 """Returns the C++ function that an operator's Python object calls.
 
-With the fallback, a cast takes 1.05 times as long.
+With the fallback in `PUBLIC`, a cast takes 1.05 times as long.
 """
 autocast_off: Callable[[Tensor], Any] = _found["autocast_off"]
 """Returns a context in which autocast does not cast operands on x's device."""
@@ -166,9 +166,9 @@ def unwrapped(x: Tensor) -> Tensor:
 # ---- autograd ------------------------------------------------------------------------------------
 
 SingleLevelFunction = _SingleLevelFunction
-"""The base class of autograd functions for one level of torch.func's transforms."""
+"""The base class of autograd functions that act at one level of nested torch.func transforms."""
 single_level = enable_single_level_autograd_function
-"""Returns a context in which a `SingleLevelFunction` may be applied."""
+"""Returns a context in which a program may call `apply` of a `SingleLevelFunction`."""
 below_autograd = torch._C._AutoDispatchBelowAutograd
 """Returns a context in which autograd records nothing, as within a kernel."""
 forward_gradients = forward_ad._set_fwd_grad_enabled

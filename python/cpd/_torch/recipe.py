@@ -57,8 +57,8 @@ class Resolved(NamedTuple):
     drawing: frozenset[Purpose]
     """The sums and casts that round stochastically, each as a `Purpose`."""
     left_out: float
-    """The factor of the activation's cast times the factor of the weight's cast, by which the
-    forward product is divided."""
+    """The number by which the forward product is divided: the key `factor` of the activation's cast
+    times the key `factor` of the weight's cast."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -95,15 +95,15 @@ class RecipeCall(NamedTuple):
 
     @property
     def scales_at(self) -> str:
-        """The values that scales multiply, as `Resolved.scales_at` documents."""
+        """The values that block scales multiply: operands, sums of blocks or whole sums."""
         return self.recipe.scales_at
 
     def sum(self, purpose: Purpose) -> Sum:
-        """Returns the accumulator of a GEMM (`purpose`), with the call's seed and stream."""
+        """Returns the accumulator of the GEMM `purpose`, with the call's seed and stream."""
         return Sum(self.recipe.roundings[purpose], *self.pair(purpose))
 
     def rounding(self, purpose: Purpose) -> str:
-        """Returns the text of a sum or of an operand's cast. Empty if the operand is not cast."""
+        """Returns the text of an accumulator or operand's cast; "" if the operand is not cast."""
         return self.recipe.roundings[purpose]
 
     def multiplier(self, operand: Purpose) -> Tensor | None:
@@ -113,7 +113,7 @@ class RecipeCall(NamedTuple):
         return self.multipliers[TENSORS.index(TENSOR_OF[operand])]
 
     def pair(self, purpose: Purpose) -> Pair:
-        """Returns the seed and the stream of a sum or cast, or two None without random bits."""
+        """Returns seed and stream of a sum or cast; (None, None) if it uses no random bits."""
         if self.numbers is None or purpose not in self.recipe.drawing:
             return None, None
         seed, stream = self.numbers[purpose].unbind()
@@ -131,9 +131,9 @@ class RecipeCall(NamedTuple):
     ) -> Factor:
         """Returns an operand `x` after its cast, for a product with a result of `dtype`.
 
-        If `dtype` is a 16-bit type and torch's own kernel sums, the scale may be returned
-        separately. The values without the scale then fit in bfloat16. With `narrow` they may have
-        this dtype on the CPU. If gradients are recorded here, no scale is separated.
+        If `dtype` is a 16-bit type and torch's own kernel sums, the result may have a separate
+        scale, and values that bfloat16 represents. With `narrow`, these values may be a bfloat16
+        tensor on the CPU. While autograd records gradients, the scale is never separate.
         """
         recipe = self.recipe
         text, cast = recipe.roundings[operand], recipe.casts[operand]
@@ -158,7 +158,7 @@ class RecipeCall(NamedTuple):
         return of_type(x, self.narrow)
 
     def gradient_type(self, like: torch.dtype, purpose: Purpose) -> torch.dtype:
-        """Returns the dtype to which a gradient is rounded before it is converted to `like`."""
+        """Returns the dtype to which a gradient is rounded before its operand's dtype, `like`."""
         if self.narrow is None or self.rounding(purpose) != NATIVE or like != torch.float32:
             return like
         return self.narrow
@@ -175,7 +175,7 @@ class RecipeCall(NamedTuple):
 
         `needs` has a bool for each GEMM; the operand of a GEMM that is not needed is not cast. If
         one cast can serve both GEMMs, `g` is cast once. `dtype` is the dtype of the GEMMs' results.
-        With `narrow`, results may be bfloat16 on the CPU, as in `factor`.
+        With `narrow`, the cast gradients may be bfloat16 tensors on the CPU.
         """
         for_input, for_weight = needs
         first, second = self.rounding(Purpose.cast_gradient), self.rounding(Purpose.recast_gradient)
@@ -197,15 +197,15 @@ class RecipeCall(NamedTuple):
         return self.factor(operand, x, *arguments) if needed else Factor(x)
 
     def leaves_factors(self) -> bool:
-        """Returns whether the forward product must be divided by the factors of two casts."""
+        """Returns True if the forward product must be divided by the keys `factor` of its casts."""
         return self.recipe.left_out != 1
 
     def left_out(self, first: Purpose, second: Purpose) -> float:
-        """Returns the product of two casts' factors, by which the operands' GEMM is divided."""
+        """Returns the number that divides a GEMM: the product of its two casts' keys `factor`."""
         return self.recipe.casts[first].factor * self.recipe.casts[second].factor
 
     def of_cast(self) -> RecipeCall:
-        """Returns this call for an activation and a weight that the caller has already cast."""
+        """Returns a copy of this call that does not cast activation and weight again."""
         return self._replace(recipe=_of_cast(self.recipe.text))
 
     def draws(self) -> bool:
@@ -225,7 +225,7 @@ _SUM_OF = {
 
 
 def _differentiates() -> bool:
-    """Returns whether autograd or a transform of torch.func may differentiate this computation.
+    """Returns whether autograd or a transform of torch.func may differentiate the running code.
 
     Then `split_operand` must not be used, because its scales and codes have no derivatives.
     """

@@ -101,7 +101,7 @@ def _numbers_of(
 
 
 def _cast(x: Tensor, text: str, axis: int, numbers: Tensor | None, which: int) -> Tensor:
-    """Casts `x` by the forward (`which` 0) or the backward cast (`which` 1), given by its text."""
+    """Casts `x` by `text`: the forward cast (`which` is 0) or the backward cast (`which` is 1)."""
     if numbers is None or not parts(text).draws:
         return cast_operand(x, text, axis)
     return cast_operand(x, text, axis, (numbers[which, 0], numbers[which, 1]))

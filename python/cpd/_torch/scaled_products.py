@@ -33,7 +33,7 @@ def _decoded(codes: Tensor, f: Format, shape: Any) -> Tensor:
 def scaled_product(
     a: Operand, b: Operand, c: Tensor | None, summation: Any, at: str, dtype: torch.dtype
 ) -> Tensor:
-    """Returns c + a b. The scales multiply each block's sum (`at` is "block") or the whole sum."""
+    """Returns a @ b + c. Scales multiply each block's sum (`at` is "block") or the whole sum."""
     epilogue = at == "epilogue"
     y = ops.gemm_scaled(*a, *b, c, summation.text, epilogue, summation.seed, summation.stream, None)
     return y.to(dtype)

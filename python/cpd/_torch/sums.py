@@ -33,38 +33,38 @@ Ints = Sequence[int]
 
 
 def tagged(stream: Tensor, purpose: Purpose) -> Tensor:
-    """Returns the stream of random bits for one `Purpose`: the call's stream XOR its tag."""
+    """Returns the stream of random bits for `purpose`: the call's stream XOR the purpose's tag."""
     return stream ^ stream_tag(purpose)
 
 
 class Sum(NamedTuple):
-    """The rule of a sum: the text of an accumulator or `NATIVE`, with a seed and a stream."""
+    """The rule of a product's sums: an accumulator's text or `NATIVE`, with seed and stream."""
 
     text: str
     seed: Tensor | None
     stream: Tensor | None
 
     def into(self, dtype: torch.dtype) -> torch.dtype:
-        """Returns `dtype` if it represents all values of the sum, else float32."""
+        """Returns `dtype` if it represents all results of the accumulator, else float32."""
         if self.is_native():
             return dtype
         return dtype if holds(name_of(dtype), parsed(self.text).format.name) else torch.float32
 
     def is_native(self) -> bool:
-        """Returns whether torch's own kernel computes the sum."""
+        """Returns whether torch's own kernel (`NATIVE`) computes the product."""
         return self.text == NATIVE
 
     def is_stochastic(self) -> bool:
         return not self.is_native() and parsed(self.text).rounding == "stochastic"
 
     def drawing(self, purpose: Purpose) -> Sum:
-        """Returns the same sum with the random bits of another purpose."""
+        """Returns a copy of this rule with the random stream of `purpose`."""
         if self.stream is None:
             return self
         return self._replace(stream=tagged(self.stream, purpose))
 
     def swapped(self) -> Sum:
-        """Returns the sum for the transposed product bᵀ aᵀ, whose operands are exchanged."""
+        """Returns the accumulator for the transposed product bᵀ aᵀ, with exchanged operands."""
         return self if self.is_native() else self._replace(text=_swapped(self.text))
 
     def of_terms(self) -> Sum:
@@ -93,7 +93,7 @@ def product(
     dtype: torch.dtype,
     blas: bool = False,
 ) -> Tensor:
-    """Computes c + a b by the operator gemm, or by torch's own kernels (`cpd._torch.native`).
+    """Computes a @ b + c by the operator gemm, or by torch's own kernels (`cpd._torch.native`).
 
     If `dtype` does not represent all values of the accumulator, gemm's float32 result is rounded
     once more, to nearest-even. Only torch's own kernels support operands with a separate scale.
@@ -127,7 +127,7 @@ class Part(NamedTuple):
     element: int = 0
     """The index of the tile's first element, in row-major order of the larger product."""
     product: int = 0
-    """The index k at which the tile's sums begin, if they continue from the partial sum c."""
+    """The first summed index k of the tile, if the tile's sums continue from the partial sum c."""
 
 
 def product_part(
@@ -148,5 +148,5 @@ def product_part(
 
 
 def of_type(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns x.to(dtype). If x already has the dtype, returns x itself without this call."""
+    """Returns `x` in the type `dtype`; `x` itself, without a call of torch, if it has this type."""
     return x if x.dtype == dtype else x.to(dtype)

@@ -25,11 +25,11 @@ from cpd._torch.vmap import Batching, register
 
 
 class Row(NamedTuple):
-    """A row of the table: the properties of an operator."""
+    """A row of the table of operators torch.ops.cpd.*: the properties of one operator."""
 
     fake: Callable[..., Any] | None
-    """The operator's fake kernel, for tensors without values. None: the operator is only called
-    within other operators' Python functions, and never gets fake tensors."""
+    """The operator's fake kernel, for torch's tensors without values. None: only other operators'
+    Python functions call the operator, never with tensors without values."""
     derivative: Derivative | None
     batching: Batching | Callable[..., Any] | None
     """The rule by which torch.vmap calls the operator: a `Batching`, or a function for

@@ -114,8 +114,8 @@ class Batching(NamedTuple):
     draws: Callable[[dict[str, Any]], bool] = cast_draws
     """Returns whether a call rounds stochastically, from its arguments by name."""
     alone: Callable[[BatchedCall], bool] = never
-    """Returns True for a call that must be split into one call per example. `widen` then supports
-    only the operator's other calls."""
+    """Returns True for a call that must be split into one call per example. `widen` does not
+    support such a call."""
 
 
 def register(name: str, batching: Batching | Callable[..., Any]) -> None:
@@ -144,8 +144,8 @@ def _draws_apart(name: str, call: BatchedCall, randomness: str, apart: bool) -> 
     """Returns whether each example uses the random bits of a separate call.
 
     True if examples have their own seeds or streams, or if torch.vmap's `randomness` is "same".
-    Raises RuntimeError for "error", and for "different" if each example needs its own call
-    (`apart`).
+    Raises RuntimeError if `randomness` is "error", or if it is "different" and each example needs a
+    separate call (`apart`).
     """
     if any(number in call.along for number in _NUMBERS) or randomness == "same":
         return True
@@ -183,7 +183,7 @@ def widen_hadamard(call: BatchedCall) -> None:
 
 
 def widen_product(call: BatchedCall) -> None:
-    """Gives the operands of c + a b equally many dimensions, with the batch as the first."""
+    """Gives the operands of a product, a, b and c, equally many dimensions, the batch first."""
     rank = max(call.rank("a"), call.rank("b"))
     if not {"a", "b"} & set(call.along):
         call.widen("a", rank)

@@ -127,7 +127,7 @@ watchers: list[Callable[[Recipe], None]] = []
 
 
 class Arguments(NamedTuple):
-    """The casts before a call of torch.ops.cpd.matmul or convolution, and the call's arguments."""
+    """The arguments of torch.ops.cpd.matmul or convolution, and the casts that precede the call."""
 
     how: Recipe
     activation: Cast | None
@@ -135,9 +135,9 @@ class Arguments(NamedTuple):
     None: the operator casts the activation for each GEMM, or the recipe does not cast it."""
     weight: Cast | None
     dtype: torch.dtype | None
-    """The result's type that the caller requested; None if the caller did not."""
+    """The result's type that the caller requested; None if the caller requested no type."""
     element: torch.dtype
-    """The type in which the operator stores the sums."""
+    """The type in which torch.ops.cpd.matmul or convolution returns the sums."""
     narrow: torch.dtype | None
     """The type that torch.autocast uses; None if autocast is off or the caller gives `dtype`."""
     gemms: str
@@ -209,7 +209,7 @@ def _gemms_within(text: str) -> str:
 
 
 def entering(arguments: Arguments, x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns input and weight after the casts that come before the operator."""
+    """Returns input and weight after the casts that precede the operator matmul or convolution."""
     if arguments.how._kept.delays:
         _note_delayed(arguments, x, w)
     return (
@@ -273,7 +273,7 @@ def pair_of(
 
 
 def _element(recipe: Recipe, x: Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    """Returns the type in which the operator stores the sums."""
+    """Returns the type in which torch.ops.cpd.matmul or convolution returns the sums."""
     element = operators.result_type(x, dtype)
     name = operators.name_of(element)
     output = format_of(recipe.output)

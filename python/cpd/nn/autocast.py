@@ -102,9 +102,9 @@ class Mode(TorchFunctionMode):
         return _written(out, result) if out.dtype == result.dtype else NotImplemented
 
     def _take(self, products: int = 1) -> dict[str, Any]:
-        """Counts a call that has `products` products.
+        """Counts a call of an operation that computes `products` products.
 
-        Returns its recipe, seed and stream, as keywords.
+        Returns the call's recipe, seed and stream, as keywords.
         """
         raise NotImplementedError
 
@@ -214,7 +214,7 @@ _OPERATIONS = by_function(
 
 
 class Unseen(TorchDispatchMode):
-    """Counts the products that torch's functions compute internally, by aten operation."""
+    """Counts the products that torch's functions compute internally, by name in torch.ops.aten."""
 
     supports_higher_order_operators = True
     _unwatched: ClassVar[int] = 0
@@ -261,9 +261,9 @@ def paused() -> Iterator[None]:
 
 
 def pause(count: int) -> None:
-    """Adds `count` to the pause count of each `Mode` on torch's stack of function modes.
+    """Pauses each `Mode` on torch's stack of function modes (`count` 1), or ends a pause (-1).
 
-    A `Mode` with a pause count above 0 leaves all functions to torch, and counts nothing.
+    A paused `Mode` leaves all functions to torch, and counts nothing. Pauses may be nested.
     """
     stack: list[Any] = _get_current_function_mode_stack()
     for mode in stack:
@@ -304,7 +304,7 @@ def _takes(out: Any, tensors: Sequence[Tensor]) -> bool:
 
 
 def _written(out: Tensor, result: Tensor) -> Tensor:
-    """Copies the result to `out`, resized as torch does, and returns `out`."""
+    """Copies the tensor `result` to `out`, resizing `out` as torch does, and returns `out`."""
     if out.shape == result.shape:
         return out.copy_(result)
     return torch.ops.aten.clone.out(result, out=out)

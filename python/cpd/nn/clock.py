@@ -42,8 +42,9 @@ PER_RANK = {
 """Notes in a report about steps in which ranks did not exchange magnitudes for delayed scales."""
 
 _STREAMS: WeakKeyDictionary[Any, WeakKeyDictionary[Clock, Tensor]] = WeakKeyDictionary()
-"""For each activation checkpoint that awaits its backward pass: the random stream of each clock, in
-the step in which the checkpoint's forward pass ran."""
+"""Maps each activation checkpoint that awaits its backward pass to the random stream of each clock.
+
+The stream is of the step in which the checkpoint's forward pass ran."""
 
 
 class Clock:
@@ -155,7 +156,7 @@ class Clock:
         return self.reached != 0 or self.fresh
 
     def notes(self) -> list[str]:
-        """Returns notes for the report about steps in which ranks did not exchange magnitudes."""
+        """Returns remarks for convert's report if ranks did not exchange largest magnitudes."""
         return [PER_RANK[which] for which in sorted(self.per_rank)]
 
     # ---- calls of the model --------------------------------------------------------------------
@@ -262,7 +263,7 @@ class Clock:
             self.advance((self._delayed[place],), histories, scales)
 
     def mark(self, y: Any, training: bool) -> Any:
-        """Returns a layer's result unchanged. Its backward pass reports to the clock."""
+        """Returns a layer's result unchanged. The layer's backward pass will notify the clock."""
         if not torch.is_grad_enabled():
             return y
         if torch.compiler.is_compiling():
@@ -290,7 +291,7 @@ class Clock:
         self.reach_layer(False)
 
     def _is_due(self, training: bool) -> bool:
-        """Returns True if a layer's forward in this mode, with gradients on, begins a step."""
+        """Returns True if a layer's forward in training or eval mode begins a step."""
         if True in self._within:
             return False
         if training:
@@ -347,7 +348,7 @@ class Clock:
             )
 
     def _groups(self, step: Tensor) -> list[Any]:
-        """Returns the groups of ranks that exchange magnitudes at a call of the model."""
+        """Returns the groups of ranks that exchange largest magnitudes when the model is called."""
         if not self._delayed or self.amax_group is False or _ranks() <= 1:
             return []
         if isinstance(self.amax_group, str):
@@ -379,7 +380,7 @@ class Clock:
         self._follow(step)
 
     def before_apply(self, function: Any) -> None:
-        """Saves the step's number if `function`, when applied to the buffer, would lose the number.
+        """Saves the step's number if `function` would lose the number in the clock's buffer.
 
         The function of `to_empty`, for example, loses the values of tensors.
         """
@@ -409,7 +410,7 @@ class Clock:
 
 
 _PROBE = 0x5AC3_96E1_3C69_A50F
-"""Marks a lost number: uninitialized memory is unlikely to contain this value."""
+"""A test value: a function that loses values is unlikely to return a tensor with this value."""
 
 
 def _is_behind(delayed: Delayed | None, begun: int) -> bool:
@@ -456,10 +457,10 @@ notifies also writes a flag, and torch 2.11 removes this write from the compiled
 def _marked(y: Any, clock: Clock, training: bool) -> Any:
     """Returns a layer's result unchanged in a compiled program.
 
-    Its backward pass reports to the clock.
+    The layer's backward pass will notify the clock.
 
-    Raises RuntimeError if the backward pass would not report. Without fullgraph=True torch then
-    runs the layer eagerly.
+    Raises RuntimeError if torch is too old for such a notification. Without fullgraph=True torch
+    then runs the layer eagerly.
     """
     if not _BACKWARD_REPORTS:
         raise RuntimeError(

@@ -42,7 +42,7 @@ def matmul(
 
 
 def rmatmul(mode: Any, other: Tensor, input: Tensor) -> Tensor:
-    """Computes torch.Tensor.__rmatmul__: the matrix product input @ other, by the mode's recipe."""
+    """Computes torch.Tensor.__rmatmul__: input @ other, by the recipe of the function mode."""
     return matmul(mode, input, other)
 
 
@@ -64,8 +64,8 @@ class Kind(NamedTuple):
     equal: Sequence[tuple[int, int]]
     """The dimension of a and the dimension of b that must have the same size."""
     result: Sequence[tuple[int, int]]
-    """For each dimension of the result, the operand (0 or 1) and the index of the operand's
-    dimension from which the result's dimension has its size."""
+    """For each dimension of the result, a dimension of an operand with the same size: the operand
+    (0 or 1) and the dimension's index."""
     compute: Form
 
     def shape(self, a: Tensor, b: Tensor) -> list[int] | None:
@@ -97,9 +97,9 @@ def product(kind: Kind) -> Form:
 
 
 def adding(kind: Kind) -> Form:
-    """Returns the function that computes beta * input + alpha * (a product `kind`), like addmm.
+    """Returns the function that computes beta * input + alpha * product, like torch.addmm.
 
-    A 16-bit result is rounded once.
+    `kind` is the kind of the product, such as mm. A 16-bit result is rounded once.
     """
 
     def compute(
@@ -212,7 +212,7 @@ def _paired(dims: Any, of_a: int, of_b: int) -> list[tuple[int, int]] | None:
 
 
 def einsum(mode: Any, equation: Any, *operands: Any) -> Tensor:
-    """Computes torch.einsum of two tensors by the mode's recipe."""
+    """Computes torch.einsum of two tensors by the recipe of the function mode `mode`."""
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
     match = _TWO.fullmatch(equation.replace(" ", "")) if isinstance(equation, str) else None

@@ -535,7 +535,7 @@ def _unseen(modules: dict[str, nn.Module]) -> dict[str, str]:
 
 
 def _of_layers(layers: list[_Layer], of: Callable[[Recipe, nn.Module], Iterable[str]]) -> list[str]:
-    """Returns the report's notes on layers, each note once, with the first layer it is about."""
+    """Returns the report's remarks on layers, each once, with the first layer that it is about."""
     first_layers: dict[str, str] = {}
     for layer in layers:
         for recipe in layer.recipes():

@@ -464,7 +464,7 @@ def _convolve(
 
 
 def _entering(arguments: Arguments, x: Tensor, w: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Returns input and weight after the casts that come before the operator.
+    """Returns input and weight after the casts that precede the operator convolution.
 
     Two-dimensional blocks cover the same elements as in operands that the operator itself casts.
     """

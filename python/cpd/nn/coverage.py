@@ -208,7 +208,7 @@ class Counter(TorchDispatchMode):
         return self._recipes.get((module, text), text)
 
     def _note(self, recipe: Recipe) -> None:
-        """Stores the recipe whose operator is called next; the call's products count for it."""
+        """Stores the recipe of the operator that is called next, to count the call's products."""
         self._calls = recipe
 
     def end(self) -> Coverage:
@@ -256,7 +256,7 @@ def weights(module: nn.Module) -> list[Tensor]:
 
 
 def _is_attention(module: nn.Module, operation: str) -> bool:
-    """Returns True if an operation is one of attention's own products, not a projection."""
+    """Returns True if an operation computes attention's scores or values, not a projection."""
     if "scaled_dot_product" in operation:
         return True
     return isinstance(module, nn.MultiheadAttention) and "bmm" in operation
@@ -294,7 +294,7 @@ def uncounted() -> Iterator[None]:
 
 
 def _text_of_node() -> str | None:
-    """Returns the text of the recipe or accumulator of the autograd node that runs now.
+    """Returns the text of the recipe or accumulator by which the running autograd node computes.
 
     Returns None unless the node computes the derivative of one of CPD's operators.
     """
@@ -306,7 +306,7 @@ def _text_of_node() -> str | None:
 
 
 def _text_of(func: Any, args: Sequence[Any]) -> str:
-    """Returns the text of the recipe or accumulator of a call of one of CPD's operators."""
+    """Returns the text of the recipe or accumulator by which a call of CPD's operator computes."""
     names = [argument.name for argument in func._schema.arguments]
     return next(str(args[names.index(n)]) for n in ("recipe", "accumulator", "text") if n in names)
 
@@ -445,7 +445,7 @@ class Census:
         self.finish()
 
     def finish(self) -> Coverage | None:
-        """Ends the count of a step, if it has begun. Returns the counts, or None."""
+        """Ends the count of a step, if one is being counted. Returns the counts, or None."""
         if not self._counts():
             return self.result
         assert self._counter is not None
@@ -457,7 +457,7 @@ class Census:
         return self.result
 
     def note(self, counted: Coverage) -> None:
-        """Stores the counts; warns if the share of emulated products is below `warn_below`."""
+        """Stores the counts of products; warns if the emulated share is below `warn_below`."""
         self.result = counted
         if counted.share < self.warn_below:
             warn(str(counted), PrecisionWarning)
@@ -465,7 +465,7 @@ class Census:
     def trace(
         self, args: Sequence[Any], kwargs: dict[str, Any], part: nn.Module | None = None
     ) -> Coverage:
-        """Predicts the counts of a training step with these arguments, on tensors without values.
+        """Predicts the counts of a training step with the given arguments, without values.
 
         The step is a forward pass, and a backward pass from the sum of the results. No value is
         computed and the model does not change. `part`: the submodule to call instead of the model.

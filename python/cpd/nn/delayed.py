@@ -39,7 +39,8 @@ class _Casts:
     def quantize(self, which: str, x: Tensor, seed: Number = 0, stream: Number = 0) -> Tensor:
         """Casts `x`, the "activation", "weight" or "gradient", with its present scale.
 
-        Records x's largest magnitude as `note` does. `seed` and `stream` select the random bits.
+        Also calls `note`, which records x's largest magnitude. `seed` and `stream` select the
+        random bits.
         """
         cast = self.state.cast_of(which)
         self.note(which, x)
@@ -65,8 +66,8 @@ class _Casts:
     def watch(self, y: Tensor) -> Tensor:
         """Returns `y` unchanged. Its backward pass records the largest magnitude of the gradient.
 
-        Nothing is recorded in the modes in which `note` records nothing, or if the gradient's
-        scaling is not delayed.
+        Nothing is recorded if the gradient's scaling is not delayed. In eval mode, nothing is
+        recorded without a clock, or with gradients off.
         """
         clock = self.state.records()
         if clock is None or "gradient" not in self.state.casts:
@@ -85,7 +86,7 @@ class _Casts:
 
     @property
     def attending(self) -> Product | None:
-        """The attention product of the same layer that has this product's number.
+        """The layer's attention product with the same number as this product.
 
         None if attention has no delayed scaling.
         """
@@ -206,7 +207,7 @@ class Delayed(_Casts, nn.Module):
     def records(self) -> int | None:
         """Returns the argument `clock` of torch.ops.cpd.record_amax, which records magnitudes.
 
-        Returns None if magnitudes are not recorded in the present mode.
+        Returns None if magnitudes are not recorded: in eval mode without a clock or gradients.
         """
         if self.training:
             return -1
@@ -220,7 +221,7 @@ class Delayed(_Casts, nn.Module):
         update((self,))
 
     def parts(self) -> Iterator[Delayed]:
-        """Yields this state and its attention's state, each if it has delayed casts."""
+        """Yields the states with delayed casts: this one, and the state of attention's products."""
         if self.casts:
             yield self
         if self.attention is not None:
@@ -233,10 +234,10 @@ class Delayed(_Casts, nn.Module):
         return self.casts[which]
 
     def advance(self, history: Tensor, scale: Tensor, steps: int = 1) -> None:
-        """Computes scales from the history and advances the history, both `steps` times.
+        """Computes scales from the history, then advances the history; does both `steps` times.
 
-        Changes `history` and `scale` in place; their shapes are the buffers' shapes. Magnitudes
-        were recorded only in the first of the steps.
+        Changes `history` and `scale` in place; they have the shapes of `amax_history` and `scale`.
+        Magnitudes were recorded only in the first of the steps.
         """
         numbers = [1.0] * len(OPERANDS), [1.0] * len(OPERANDS)
         for name, cast in self.casts.items():
@@ -413,7 +414,7 @@ class _Watch(torch.autograd.Function):
 
 
 class _EagerWatch(_Watch):
-    """`_Watch` with two methods that torch.compile rejects: `jvp` and `vmap`."""
+    """`_Watch` for eager calls: adds `jvp` and `vmap`, which torch.compile does not support."""
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *none: Any) -> Tensor:

@@ -324,7 +324,7 @@ def _instance_norm(*operands: Any, sizes: Any, numbers: Any) -> list[Tensor]:
 def _with_statistics(
     compute: Callable[..., Tensor], operands: Any, of_input: bool, numbers: Any
 ) -> list[Tensor]:
-    """Calls `compute`. Returns its result and, if it updates running statistics, new statistics.
+    """Returns the normalized input and, if running statistics are updated, their new values.
 
     The given running statistics are not changed.
     """
@@ -354,7 +354,7 @@ class _Rounding(NamedTuple):
         """Returns the first result of `compute`, rounded by the recipe's `norm` if it has one.
 
         With `norm`, `compute` gets float32 tensors. All other results of `compute` are new running
-        statistics. They are copied into the old ones, which are the first tensors of `others`.
+        statistics. These replace the old statistics, the first tensors of `others`, in place.
         """
         recipe = self.recipe
         if recipe.norm is None:

@@ -18,9 +18,9 @@ from cpd.ops.arguments import holds
 
 
 def on_recipe(how: Recipe, emulates: bool) -> list[str]:
-    """Returns notes on the recipe as a whole.
+    """Returns remarks on the whole recipe, for the report of `cpd.convert`.
 
-    `emulates`: True if a layer is emulated, by the recipe or by a rule.
+    `emulates`: True if at least one layer of the model is emulated.
     """
     notes = []
     if not emulates and how._is_native and not how._rounds and not how.schedule:
@@ -83,7 +83,7 @@ def of_units(how: Recipe) -> Iterator[str]:
 
 
 GEMMS = ("forward", "grad_input", "grad_weight")
-"""A layer's GEMMs, in the order of the three accumulators in `sums=`."""
+"""A layer's GEMMs; a list of three accumulators in `sums=` has the same order."""
 
 
 def _contains(held: Format, f: Format) -> bool:
@@ -93,7 +93,7 @@ def _contains(held: Format, f: Format) -> bool:
 
 
 def elsewhere(how: Recipe) -> list[str]:
-    """Returns notes on the recipe's parts that `convert` does not apply: optimizer, reduction."""
+    """Returns remarks on the parts of a recipe that `convert` ignores: optimizer, reduction."""
     notes = []
     beside = [n for n in ("optimizer", "loss_scale") if getattr(how, n) is not None]
     if beside:
@@ -108,9 +108,9 @@ def elsewhere(how: Recipe) -> list[str]:
 
 
 def name_of(how: Recipe) -> str:
-    """Returns the name of the named recipe with the same sums, casts and `scales_at` as `how`.
+    """Returns the name of the named recipe with the sums, casts and `scales_at` of recipe `how`.
 
-    If no named recipe has them, returns the text of these arguments.
+    If there is no such named recipe, returns the text of the sums, casts and `scales_at`.
     """
     return _names().get(how._kept.text, how._kept.text)
 

@@ -53,7 +53,7 @@ def recipe_of(layer: nn.Module) -> Recipe | None:
 def multiplier_of(layer: nn.Module, role: str) -> Tensor | None:
     """Returns the delayed scale by which a layer multiplies a tensor in this step.
 
-    Returns None if the layer has no delayed scaling, or delayed scaling of several products.
+    Returns None if the layer has no delayed scaling, or separate scales for several products.
     """
     delayed = getattr(layer, "cpd_delayed", None)
     if delayed is None or delayed.products != 1 or role not in _DELAYED:

@@ -188,7 +188,7 @@ def scalars_of(rows: Iterable[WatchRow]) -> dict[str, float]:
 
     A tag `layer/role/column` names a number of the tensor's range, such as `amax`, from the first
     row of the tensor. A tag `layer/role/judge/column` names a loss of a recipe's cast, such as
-    `sqnr`; `judge` is the row's property with the recipe's name.
+    `sqnr`; `judge` stands for the recipe's name (`WatchRow.judge`).
     """
     scalars: dict[str, float] = {}
     ranged: set[tuple[str, str]] = set()

@@ -39,7 +39,7 @@ from cpd.numeric.shown import shown
 WhatIf: TypeAlias = "Iterable[RecipeLike] | Mapping[str, RecipeLike]"
 
 OWN = "own"
-"""The name of a layer's own recipe in `WatchRow.recipe`."""
+"""The value of `WatchRow.recipe` for the recipe with which a layer was converted."""
 COMPILED = (
     "observers look at what runs eagerly, and torch.compile would run past them: observe the model "
     "without it, or in a step of its own under torch.compiler.set_stance('force_eager')"
@@ -218,7 +218,7 @@ class Watch:
     # ---- one step --------------------------------------------------------------------------------
 
     def _close(self) -> None:
-        """Ends the step that is being measured, if any, and adds the step's rows to all rows."""
+        """Ends the step that is being measured, if any, and stores its measurements as rows."""
         step, self._open = self._open, None
         if step is None:
             return

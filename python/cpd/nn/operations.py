@@ -35,7 +35,7 @@ RESIDUAL = "residual"
 
 
 def takes_all(tensors: Sequence[Tensor]) -> bool:
-    """Default of `Operation.refuses`; returns False: torch accepts operands of different types."""
+    """Returns False: torch accepts operands of different types. The default of `refuses`."""
     return False
 
 
@@ -58,26 +58,26 @@ class Operation(NamedTuple):
     aten: bool = False
     """True if torch.ops.aten also has the operations in `functions`, with the same arguments."""
     in_order: bool = False
-    """True if `form` needs all tensors as positional arguments: `contractions.in_order` then moves
-    the tensors that the caller of torch's function gave by keyword."""
+    """True if `form` takes tensors only as positional arguments. `contractions.in_order` then moves
+    tensors that the caller of torch's function gave by keyword."""
     modules: tuple[type[nn.Module], ...] = ()
     """The classes of torch's modules whose forward calls one of the functions in `functions`."""
     what: str = "products"
-    """The name of a module's emulated part in reports. While the module's own forward runs, the
-    functions of all rows with the same name are replaced."""
+    """The report's word for the emulated part of a module. While the module's own forward runs,
+    the functions of all operations with the same word are replaced."""
     call: Callable[..., Any] | None = None
     """A function of (module, *arguments of its forward, **recipe, seed and stream) that replaces
     the module's forward. None: torch's forward runs, with its functions replaced."""
     only_modules: bool = False
     """True if `cpd.autocast` does not replace the functions; only `cpd.convert` does."""
     parts: tuple[str, ...] = ()
-    """Parts of a recipe, such as "softmax", that the modules use besides the sums and casts."""
+    """Parts of a recipe, such as "softmax", that the modules use in addition to sums and casts."""
     inner: tuple[str, ...] = ()
-    """Names of submodules that a module never calls, such as "out_proj"; it uses their weights."""
+    """Names of submodules whose weights a module uses without calling them, such as "out_proj"."""
     histories: Callable[[Any], tuple[int, int]] | None = None
     """Returns the number of a module's products with separate delayed scales, and the number of its
-    attention products with separate delayed scales. If `histories` is None, a module has one
-    product, or no product if the operation has a `part`."""
+    attention products with separate delayed scales. None: a module has one product, or, if the
+    operation has a `part`, no product."""
 
 
 def by_function(operations: Iterable[Operation]) -> dict[Any, Operation]:

@@ -13,7 +13,7 @@ from cpd.numeric.shown import shown
 
 
 def named(group: Any) -> str | bool | None:
-    """Returns the name of a process group. A model is copied and pickled with this name.
+    """Returns the name of a process group, which a model can copy and pickle, unlike the group.
 
     None and False are returned unchanged. Raises TypeError for anything else.
     """

@@ -290,7 +290,7 @@ class Recipe:
         return type(self)(NATIVE if cast is None else cast, **parts | keys)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the recipe as plain data, without default arguments; `Recipe` reads it."""
+        """Returns a dict of the arguments that are not defaults; `Recipe` takes such a dict."""
         return recipe_files.to_dict(self)
 
     def to_json(self) -> str:
@@ -341,7 +341,7 @@ class Recipe:
     # ---- for layers ------------------------------------------------------------------------------
 
     def _operand(self, name: str) -> Cast | None:
-        """Returns the cast `name` of a GEMM's operand; "same": its tensor's cast for all GEMMs."""
+        """Returns the cast `name` of a GEMM's operand; if it is "same", the tensor's usual cast."""
         value = getattr(self, name)
         cast: Cast | None = getattr(self, OVERRIDES[name]) if is_same(value) else value
         return cast
@@ -400,7 +400,7 @@ def _named(name: str) -> Recipe:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Maps the text of each ready-made recipe to its name."""
+    """Maps the text of each named recipe to its name."""
     names: dict[str, str] = {}
     for name in sorted(READY, key=lambda name: "rules" in READY[name].keys):
         names[recipe_files.text_of(_named(name), names)] = name

@@ -31,8 +31,8 @@ KEYS: dict[str, str] = {
 }
 """The keys of a recipe's text, each with the kind of its values.
 
-In files, the key `format` has the first argument of `Recipe`. A text begins with this argument,
-without a key.
+In files, the first argument of `Recipe` is the value of the key `format`. A text begins with this
+argument, without a key.
 """
 
 

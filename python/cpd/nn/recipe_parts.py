@@ -18,7 +18,7 @@ OVERRIDES = {
     for purpose, field in purposes.OPERANDS.items()
     if field not in OPERANDS
 }
-"""Maps each argument that casts a tensor for one GEMM to the argument that casts it by default."""
+"""Maps each argument that casts a tensor for one GEMM to the argument with the usual cast."""
 ROUNDED = ("norm", "softmax", "embedding", "residual")
 
 
@@ -47,7 +47,7 @@ class Kept(NamedTuple):
     before: tuple[Cast | None, Cast | None]
     """The casts of activation and weight before the GEMMs; None if each GEMM casts separately."""
     operands: tuple[Cast | None, ...]
-    """The casts of the six operands: two for each GEMM, in the order of GEMMs."""
+    """The casts of the two operands of each of the three GEMMs, in the order of GEMMs."""
     drawing: tuple[Any, ...]
     """The sum or cast for each `Purpose` if its rounding is stochastic, else None. The tuple is
     empty if no rounding is stochastic."""

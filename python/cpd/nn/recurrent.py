@@ -527,7 +527,7 @@ def _layers(
 def _over_time(
     kind: Kind, chain: _Chain, rows: Tensor, sizes: list[int], first: State, reverse: bool
 ) -> tuple[Tensor, State]:
-    """Returns the outputs, packed like `rows`, and the last state of each example."""
+    """Returns one output for each of `rows`, in their order, and the last state of each example."""
     x = chain.product(rows, INPUT, 0)
     first = tuple(s.to(x.dtype) for s in first)
     _, w_hh, _, b_hh, w_hr = chain.weights
@@ -565,7 +565,7 @@ def _step_by_step(
 
 
 def _sizes(x: Tensor, batch_sizes: Tensor | None) -> list[int]:
-    """Returns the number of examples that have a row at each time step."""
+    """Returns, for each time step, the number of examples that have an input at the step."""
     dimensions = 3 if batch_sizes is None else 2
     if x.dim() != dimensions:
         raise ValueError(f"input must have {dimensions} dimensions, got shape {tuple(x.shape)}")

@@ -82,7 +82,7 @@ class _Product:
         self.bias = bias
 
     def step(self, h: Tensor) -> tuple[Tensor, Tensor]:
-        """Multiplies the state `h` by the weight. Returns the product, and the `h` to save."""
+        """Multiplies `h` by the weight. Returns the product, and the `h` that backward needs."""
         entered = _cast(h, self.before)
         a = self.call.cast(Purpose.cast_activation, entered, -1)
         if self.bias is None:
@@ -155,7 +155,7 @@ class Cell(NamedTuple):
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
     """A function of the values from `forward`, the state before the step, and the gradients of the
     state after the step. It returns the gradients of both products, and of the state before the
-    step. The last gradient lacks the term that comes through the state's product."""
+    step. The gradient of the state lacks the term from the state's product with the weight."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:
@@ -243,7 +243,7 @@ class Examples:
         self.ended: list[State] = []
 
     def at(self, count: int) -> State:
-        """Returns the state of the first `count` examples, all that a time step computes."""
+        """Returns the state of the first `count` examples, which the next time step computes."""
         have, self.count = self.count, count
         if count < have:
             self.ended.append(tuple(s[count:] for s in self.state))
@@ -261,12 +261,12 @@ class Examples:
 
 
 class Steps(NamedTuple):
-    """One direction of a layer: its cell, recipe, number of rows in each step, and order."""
+    """Describes one direction of a layer: its cell, recipe, time steps and their order."""
 
     cell: Cell
     how: Recipe
     sizes: list[int]
-    """The number of examples that have a row at each time step."""
+    """For each time step, the number of examples that have an input at the step."""
     reverse: bool
     loop: Callable[..., tuple[Tensor, ...]]
     """A function that computes all time steps in a Python loop; `over_time` gives the same bits.
@@ -439,7 +439,7 @@ class _StateGradients:
 
 
 def _padded(g: Tensor | None, start: int, count: int) -> Tensor | None:
-    """Returns `count` rows: the rows of g from `start` on, and zeros elsewhere."""
+    """Returns a tensor of `count` rows: g begins at row `start`, and all other rows are zeros."""
     if g is None:
         return None
     whole = g.new_zeros(count, *g.shape[1:])

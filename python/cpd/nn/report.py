@@ -21,7 +21,7 @@ class ReportRow:
         name: the module's qualified name; "" for the model itself.
         kind: the name of the module's class.
         what: the emulated part of the module ("products", "norm", "attention", …), or "".
-        how: the part of the recipe that the module uses, or the module that computes it.
+        how: the part of the recipe that the module uses, or the parent that computes the module.
         why_not: the reason why the module is not emulated; "" if it is.
         layer: the module's number in random streams; None if it has no number.
     """
@@ -57,7 +57,7 @@ class Report(Sequence[ReportRow]):
     """
 
     _census: Census | None = None
-    """The counter of the products in the model's first training step; None: nothing counts."""
+    """The counter of the products in the model's first training step; None: no counter."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Report(Sequence[ReportRow]):
         return (*self._notes, *self._outside(), *of_steps, *self._elsewhere)
 
     def _outside(self) -> Iterator[str]:
-        """Yields the note on products outside of layers, if there may be such products."""
+        """Yields a remark if modules' own code may compute products, outside of layers."""
         counted = None if self._census is None else self._census.result
         unseen = self._unseen
         if counted is not None:
@@ -106,12 +106,12 @@ class Report(Sequence[ReportRow]):
 
     @property
     def emulated(self) -> tuple[ReportRow, ...]:
-        """The rows of modules that are emulated."""
+        """The report's rows for modules that are emulated."""
         return tuple(row for row in self.rows if not row.why_not)
 
     @property
     def not_emulated(self) -> tuple[ReportRow, ...]:
-        """The rows of modules that are not emulated, each with the reason."""
+        """The report's rows for modules that are not emulated, each with the reason."""
         return tuple(row for row in self.rows if row.why_not)
 
     def coverage(self, *inputs: Any, **keywords: Any) -> Coverage:

@@ -106,7 +106,7 @@ class Choice:
 
 
 def _decided(recipe: Any, name: str) -> Recipe:
-    """Converts to a recipe what the user's function of rules returned for the module `name`."""
+    """Converts to a recipe what the user's function `rules` returned for the module `name`."""
     try:
         return as_recipe(recipe)
     except TypeError:

@@ -22,7 +22,7 @@ class Bits(NamedTuple):
 
     seed: Number = 0
     stream: Number = 0
-    """The call's stream. A product's stream is this number XOR the product's position."""
+    """The call's stream. A product's stream is the call's stream XOR the product's position."""
 
     @classmethod
     def of(cls, how: Recipe, seed: Number, stream: Number) -> Bits:

@@ -188,7 +188,7 @@ class Accumulator(Spec, native=_core.Accumulator):
     """
 
     form: Literal["ordered", "unit", "integer"]
-    """The form of the rule: `ordered`, `unit` (a matrix unit) or `integer`."""
+    """The accumulator's form: `ordered`, `unit` (a matrix unit) or `integer`."""
     format: Format
     scheme: str | None
     product: Format | str | None

@@ -169,7 +169,7 @@ class Drawing(NamedTuple):
         return self.cast._options
 
     def read_key(self) -> tuple[int, int]:
-        """Returns the seed and the stream as ints. Reads the values of tensors."""
+        """Returns the call's seed and stream as ints. Reads the values if they are tensors."""
         return key_of(self.seed, self.stream)
 
 

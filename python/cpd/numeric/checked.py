@@ -113,8 +113,8 @@ def _checked_function(
     def prepare() -> None:
         nonlocal positions, takes_any
         parameters = inspect.signature(function).parameters.values()
-        # A function with a `**` parameter refuses unknown keywords itself. The function's code
-        # shows the parameter. The signature does not, if the decorator `refuses_old` hides it.
+        # A function with a `**` parameter refuses unknown keywords itself. The parameter is read
+        # from the function's code, because `refuses_old` may hide the parameter in the signature.
         takes_any = bool(inspect.unwrap(function).__code__.co_flags & inspect.CO_VARKEYWORDS)
         for parameter in parameters:
             if parameter.kind is parameter.VAR_POSITIONAL:
@@ -147,7 +147,7 @@ def _checked_function(
 
 
 def _check_methods(cls: type, own: tuple[str, ...]) -> None:
-    """Makes a class check the arguments of `__init__`, `__call__` and its public methods."""
+    """Makes `__init__`, `__call__` and all public methods of a class check their arguments."""
     for name, member in list(vars(cls).items()):
         if name.startswith("_") and name not in ("__init__", "__call__"):
             continue
@@ -190,8 +190,8 @@ class _Kind(NamedTuple):
     """The allowed types of an argument."""
 
     tests: tuple[Test, ...]
-    """Predicates of the value, one for each allowed type. The value is allowed if at least one of
-    them is true, or if there are none."""
+    """Predicates of an argument's value, one for each allowed type. A value is allowed if at least
+    one predicate is true. All values are allowed if there are no predicates."""
     noun: str
 
     def check(self, name: str, value: Any) -> None:
@@ -360,7 +360,7 @@ _OURS = (
 
 
 def _ours(name: str) -> tuple[Test, str] | None:
-    """Returns a class's type check, and the class as errors name it; None if not in `_OURS`."""
+    """Returns a type check, and the name in errors, for a class in `_OURS`; else None."""
     if name not in _OURS:
         return None
     homes = {

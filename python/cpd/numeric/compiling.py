@@ -81,7 +81,7 @@ def _of_several(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _called(function: Callable[..., Any], *args: Any) -> Any:
-    """Calls the function. Raises ValueError if an argument is a text that UTF-8 cannot encode."""
+    """Calls `function`. Raises ValueError if an argument is a text that UTF-8 cannot encode."""
     try:
         return function(*args)
     except TypeError:

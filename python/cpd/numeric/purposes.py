@@ -10,9 +10,9 @@ from cpd._core import Purpose as Purpose
 _PARTS = _core.recipe_parts()
 
 SUMS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if not tensor}
-"""Maps the purpose of each GEMM's sum to the name of the recipe's field with the accumulator."""
+"""Maps the `Purpose` of each GEMM's sum to the name of the recipe's field for its accumulator."""
 OPERANDS: dict[Purpose, str] = {purpose: field for purpose, field, tensor in _PARTS if tensor}
-"""Maps the purpose of each operand to the name of the recipe's field with the operand's cast. The
+"""Maps the `Purpose` of each operand to the name of the recipe's field for its cast. The
 forward GEMM has the operands activation and weight. The GEMM for the input's gradient has gradient
 and weight. The GEMM for the weight's gradient has activation and gradient."""
 TENSOR_OF: dict[Purpose, str] = {purpose: tensor for purpose, _, tensor in _PARTS if tensor}

@@ -25,7 +25,7 @@ def refuses_old(of: OfT) -> OfT:
     """Makes a function or a class refuse the old names that the tables of `cpd._since` list for it.
 
     Access to a removed member of a class (`MEMBERS`) raises an error. The class's constructor and
-    methods refuse removed keywords (`KEYWORDS`). `checked` does the same.
+    methods refuse removed keywords (`KEYWORDS`). The decorator `checked` refuses them, too.
 
     A function that must be fast has a parameter `**_renamed: Never` and passes unknown keywords to
     `refuse` itself. Valid calls then need no wrapper. The function's signature hides parameters of

@@ -79,7 +79,7 @@ class Spec:
     def _head(cls, spec: Any, keys: dict[str, Any]) -> str:
         """Returns the text of a constructor's first argument, `spec`.
 
-        A subclass may also add keywords to `keys`: `Scaled` adds its element format and returns "".
+        A subclass may put `spec` into `keys` and return "", as `Scaled` does with element formats.
         """
 
     def replace(self, **keys: Any) -> Self:

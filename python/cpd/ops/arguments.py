@@ -271,9 +271,9 @@ def transform_axis(axis: Any, shape: Sequence[int], size: int) -> int:
 
 
 def wider_type(kind: Any, x: Any, dtype: Any, allowed: tuple[str, ...]) -> Any:
-    """Returns the dtype of a result.
+    """Returns the dtype of an operation's result: `dtype`, or the default if `dtype` is None.
 
-    Raises ValueError if it does not represent all values of x's dtype.
+    Raises ValueError if the result's dtype does not represent all values of x's dtype.
     """
     element = kind.element(dtype, allowed)
     if x.dtype != element and kind.promote_types(x.dtype, element) != element:

@@ -25,7 +25,7 @@ KNOWN = {
 }
 """The names of the functions that `explain` supports, by module."""
 PRODUCTS = ("gemm", "gemm_scaled", "convolve", "correlate", "product_of_bf16", "native_product")
-"""The operations of C++ and of torch that are matrix products or convolutions."""
+"""The values of `Explanation.name` that are matrix products or convolutions."""
 
 
 @dataclass(frozen=True)

@@ -247,7 +247,7 @@ def flags(
 
 
 def encode(x: Array, f: Format, options: Drawing, integers: Array | None) -> npt.NDArray[np.uint8]:
-    """Rounds the elements and returns their packed codes."""
+    """Rounds the elements of x to the format `f` and returns their packed codes."""
     packed: npt.NDArray[np.uint8] = new(f._held.packed_bytes(x.size), np.uint8)
     key = options.key or options.read_key()
     _core.encode(x, f._held, options.cast._options, packed, key, integers)
@@ -271,7 +271,7 @@ def cast_scaled(
     dtype: Any,
     out: Array | None,
 ) -> Array:
-    """Rounds the elements to a scaled format and returns the values."""
+    """Rounds the elements of x to a scaled format and returns their values."""
     y: Array = new_like(x, dtype, subok=False) if out is None else out
     rule = q._held, axis, options.cast._options
     _core.cast_scaled(x, *rule, y, levels, options.key or options.read_key(), integers)
@@ -286,7 +286,7 @@ def encode_scaled(
     levels: tuple[Any, Any, Any],
     integers: Array | None,
 ) -> tuple[Array, Scales]:
-    """Rounds to a scaled format. Returns the packed codes of the elements and of the scales."""
+    """Rounds x to a scaled format. Returns the packed codes of elements and scales."""
     packed, blocks, *more = (new(n, np.uint8) for _, n in scaled_bytes(q, x.shape, axis))
     tensor = more[0] if more else None
     rule = q._held, axis, options.cast._options

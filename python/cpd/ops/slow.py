@@ -11,10 +11,9 @@ from cpd.numeric.accumulator import Accumulator
 from cpd.numeric.warned import PrecisionWarning, warn
 
 SLOW = 100
-"""The largest `Accumulator.slowdown` for which there is no warning."""
+"""Products with an `Accumulator.slowdown` up to this number cause no warning."""
 MANY = 1 << 22
-"""The least number of multiply-accumulates of a product for which there is a warning. Smaller
-products take milliseconds."""
+"""Products with fewer multiply-accumulates than this number take milliseconds: no warning."""
 
 _warned: set[str] = set()
 

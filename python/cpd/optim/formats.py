@@ -140,7 +140,7 @@ def storage_spec(name: str, f: CastLike | None) -> Cast | None:
     """Returns the format `f` of an optimizer's weights, state or gradients as a `Cast`.
 
     `name` is the argument's name for error messages. Raises ValueError for a cast with
-    a history (delayed scaling) or a factor.
+    the keys `history` (delayed scaling) or `factor`.
     """
     if f is None:
         return None

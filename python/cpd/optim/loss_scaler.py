@@ -149,9 +149,9 @@ class LossScaler:
         return optimizer.step() if self._finite[id(optimizer)] else None
 
     def update(self) -> float:
-        """Multiplies the scale by `backoff` after a skipped step, else by `growth` when it is due.
+        """Multiplies the scale by `backoff` after a skipped step, or by `growth` after good steps.
 
-        `growth` is due after `interval` steps in a row with finite gradients. A scale that is not
+        `growth` applies after `interval` steps in a row with finite gradients. A scale that is not
         dynamic does not change. Call `update` once after the `step` of all optimizers.
 
         Returns:

@@ -33,7 +33,7 @@ _SHARED = tuple(
     f"_optimizer_{name}_hooks"
     for name in ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")
 )
-"""Attributes with hooks of state_dict. The outer optimizer shares the inner optimizer's hooks."""
+"""Attributes of torch with hooks of state_dict. Inner and outer optimizer share these hooks."""
 _NARROW = (torch.float16, torch.bfloat16)
 
 
@@ -106,7 +106,7 @@ class LowPrecision(Optimizer):
     """
 
     _leaves_out = False
-    """The reaction if the inner optimizer has no state of a kind that has a format. True: a warning
+    """The reaction to a format for state that the inner optimizer does not have. True: a warning
     (set by `from_recipe`). False: a ValueError."""
 
     def __init__(

@@ -115,7 +115,7 @@ def _new(name: str, cls: _Class) -> nn.Module:
 
 
 def is_emulated(module: nn.Module) -> bool:
-    """Returns True if `emulated` made the module's class."""
+    """Returns True if the module's class is a subclass that the function `emulated` made."""
     return hasattr(type(module), "_cpd_class")
 
 

@@ -34,18 +34,18 @@ more products, several share scales."""
 
 @dataclass(frozen=True)
 class Emulation:
-    """The emulation of a kind of module. Pickled modules contain the emulation's name."""
+    """Describes how `cpd.convert` emulates a kind of module. Pickled modules contain the name."""
 
     name: str
     what: str
-    """The name of the emulated part in the report, such as "products" or "norm"."""
+    """The report's word for the part of a module that is emulated, such as "products" or "norm"."""
     forward: Forward | None
     """Computes the module's forward by its recipe; None: the module's own forward runs."""
     part: str = ""
     """The only part of a recipe that the module uses, such as "norm". "": the module uses the sums
-    and casts of products, and the parts in `parts`."""
+    and casts of products, and the parts named in `parts`."""
     parts: tuple[str, ...] = ()
-    """Parts of a recipe, such as "softmax", that the module uses besides the sums and casts."""
+    """Parts of a recipe, such as "softmax", that the module uses in addition to sums and casts."""
     histories: Callable[[Any], tuple[int, int]] = lambda module: (0, 0)
     """Returns the number of a module's products with separate delayed scales, and the number of its
     attention products with separate delayed scales."""
@@ -98,7 +98,7 @@ class Emulation:
 
 
 def replacing(operations: dict[Any, Operation]) -> Forward:
-    """Returns a forward that runs torch's own, with the functions in `operations` replaced."""
+    """Returns a forward that runs torch's forward with the functions in `operations` replaced."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         mode = Replacing(module.cpd, operations)
@@ -141,7 +141,7 @@ def _one_product(module: Any) -> tuple[int, int]:
 
 
 def within(operations: dict[Any, Operation]) -> Forward:
-    """Returns a forward that runs the module's own, with the functions in `operations` replaced."""
+    """Returns a forward that runs the module's forward, with functions in `operations` replaced."""
 
     def forward(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
         with ByRecipe(module.cpd, operations):
@@ -188,11 +188,11 @@ def _implementation(module: Any) -> str:
 
 
 def _experts(module: Any, own: Forward, *args: Any, **kwargs: Any) -> Any:
-    """Computes the experts of transformers, the products of each expert by the recipe.
+    """Computes a mixture of experts of transformers, with the experts' products by the recipe.
 
-    transformers' implementation 'grouped_mm' computes them, even if another is chosen, so that the
-    bits do not depend on the choice. An expert's rows are in the order of tokens; a token's rows
-    are in the order of its experts.
+    transformers' implementation 'grouped_mm' always computes the experts, so that the bits do not
+    depend on the configured implementation. An expert's rows are in the order of tokens; a token's
+    rows are in the order of its experts.
     """
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -222,8 +222,8 @@ def _conv1d(module: Any, x: Tensor, **options: Any) -> Tensor:
 
 
 # ---- torch.nn.TransformerEncoder and its layers --------------------------------------------------
-# These modules themselves round nothing. But their fast path in eval mode uses the weights of inner
-# layers without calling these layers. `_switch` turns off the fast path if a layer is emulated.
+# The encoder modules themselves round nothing. But their fast path in eval mode uses the weights of
+# inner layers without calling the layers. `_switch` turns off the fast path if a layer is emulated.
 
 
 def _switch(name: str, off: Any) -> property:

@@ -49,7 +49,7 @@ class ByRecipe(Mode):
 
 
 class Replacing(ByRecipe):
-    """A `ByRecipe` that computes all calls of its operations by the recipe, none by torch."""
+    """A function mode that computes all calls of its operations by the recipe, none by torch."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -70,7 +70,7 @@ class Replacing(ByRecipe):
 
 
 def _of(parts: Iterable[str]) -> dict[Any, Operation]:
-    """Maps torch's functions to rows of `OPERATIONS`: those whose field `part` is in `parts`."""
+    """Maps torch's functions to their operations, for operations that use one of `parts`."""
     return by_function(row for row in OPERATIONS if row.part in parts and not row.only_modules)
 
 
