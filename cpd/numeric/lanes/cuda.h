@@ -46,8 +46,8 @@ template <>
 CPD_FN float larger_magnitude(float x, float y) {
   return fmaxf(fabsf(x), fabsf(y));
 }
-/// Takes two instructions. If x is NaN, the result is `least` with the sign of x, because fmaxf
-/// returns its other operand if one operand is NaN.
+/// Returns, in two instructions, x if |x| > least, else `least` with the sign of x. A NaN also
+/// becomes `least`, because fmaxf returns its other operand if one operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {
   return copysignf(fmaxf(fabsf(x), least), x);

@@ -44,7 +44,8 @@ class FastSums {
     compensation = sum_of(sum_of(t, -sum), -y);
     sum = t;
   }
-  /// Returns whether every sum was finite and within the limit before its rounding.
+  /// Returns whether every sum was finite and within the plan's limit before its rounding, so that
+  /// the results are valid.
   CPD_FN bool is_good() const { return !any(largest_ > limit_); }
 
  private:
