@@ -85,8 +85,8 @@ struct RoundPlan {
   /// value.
   float lowest_value = 0;
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
-  bool scale_up_in_binary32 = false;  ///< the same, for shift > 0 only
-  bool scale_down_to_odd = false;  ///< the same, for shift < 0 only, rounded to odd (scaled_to_odd)
+  bool scale_up_in_binary32 = false;  ///< if shift > 0, x * 2^shift may be formed in binary32
+  bool scale_down_to_odd = false;     ///< if shift < 0, x * 2^shift may be formed rounded to odd
 };
 
 /// Returns whether the plan's form rounds by an addition of binary32.

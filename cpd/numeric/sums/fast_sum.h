@@ -27,7 +27,7 @@ CPD_FN bool with_fast_sums(FastPath path, Run run) {
 }
 
 /// Adds terms to sums, in lanes, with the roundings of a fast path. Records the largest magnitude
-/// of any sum before its rounding.
+/// of any sum before its rounding, which decides whether the results are valid (is_good).
 template <class Path, class V>
 class FastSums {
  public:

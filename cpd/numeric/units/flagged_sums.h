@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and sums of products with the exceptions of all their roundings (host only). soft_float.h
-// computes one element at a time. order.h, block_fma.h and fixed_number.h define the order of
-// additions and the number of the random integer that each rounding uses.
+// Computes sums and sums of products, and the exceptions that their roundings raise (host only).
+// soft_float.h computes one element at a time. order.h, block_fma.h and fixed_number.h define the
+// order of additions and the number of the random integer that each rounding uses.
 //
 // In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
 // the rounding of the matrix unit's sum raises exceptions as any rounding does. In an integer sum,
