@@ -97,9 +97,9 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   if (plan.two_levels || !element.scale_in_binary32) return ElementRoute::wide;
   if (plan.of_powers) return ElementRoute::multiply;
-  // The division in binary32 is exact if a rounding reads at most 22 bits of the quotient. A
-  // binary32 quotient that is rounded to odd has the first 22 bits of the exact quotient, and shows
-  // whether the bits after them are all zero.
+  // The route `divide` requires that a rounding reads at most 22 bits of the quotient. A binary32
+  // quotient that is rounded to odd has the first 22 bits of the exact quotient, and shows whether
+  // the bits after them are all zero.
   const int looked_at =
       element.man + 1 + (element.mode == Rounding::stochastic ? element.random_bits + 1 : 1);
   const int least = element.grid32.emin_field - 127 - element.man;
