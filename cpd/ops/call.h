@@ -16,7 +16,7 @@
 
 namespace cpd {
 
-/// Returns x as a call needs it, with neighboring dimensions merged where possible
+/// Returns x as an argument for a backend's call: neighboring dimensions are merged where possible
 /// (MergeDimensions). The result has at least one dimension.
 [[nodiscard]] Strided Merge(const TensorView& x);
 /// Returns *x with its dimensions merged, as Merge(const TensorView&) does. If x is null, the

@@ -35,9 +35,10 @@ std::string TextOf(const TensorView& x, std::int64_t element) {
 }
 
 /// Throws Error for a faulty element of x. run(queue, first) must lower *first to the index of the
-/// first faulty element. On another device than the CPU, the device records a fault instead. `must`
-/// returns the beginning of the error's text, such as "x must be …". If the call does not wait for
-/// the device, the text has `other` in place of the element's value, which is not known.
+/// first faulty element, if there is one. On another device than the CPU, the device records a
+/// fault instead. `must` returns the beginning of the error's text, such as "x must be …". If the
+/// call does not wait for the device, the element's value is not known, and `other` replaces it in
+/// the text.
 template <class Must, class Run>
 void CheckElements(const TensorView& x, Must must, const char* other, Run run) {
   if (x.size() == 0 || Explains()) return;

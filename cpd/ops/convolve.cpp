@@ -204,12 +204,12 @@ bool HasNegativeZero(const TensorView& x) {
   return HasAny(x, [](float value) { return std::bit_cast<std::uint32_t>(value) == 0x80000000U; });
 }
 
-/// Returns whether products by +0 may change a sum in more ways than from -0 to +0.
+/// Returns whether products by +0 may change a sum, other than from -0 to +0.
 ///
-/// They do not under three conditions: weights are finite, each rounding is to nearest-even and
-/// into a format with signed zeros, and terms are added one by one. Then s + 0 = s unless s is -0.
-/// A sum that is -0 without these products may be +0 with them. All other sums, including sums of
-/// chunks, are equal. Integer sums have no -0.
+/// They change no other sum under three conditions: weights are finite, each rounding is to
+/// nearest-even and into a format with signed zeros, and terms are added one by one. Then s + 0 = s
+/// unless s is -0. A sum that is -0 without the products by +0 may be +0 with them. All other sums,
+/// including sums of chunks, are equal. Integer sums have no -0.
 bool ZerosMatter(const Accumulator& accumulator, const TensorView& w) {
   const Format format = accumulator.format;
   const bool in_order =
@@ -289,8 +289,9 @@ std::vector<std::int64_t> ChunkEnds(const Windows& windows, std::span<const Resi
 }
 
 /// Computes Convolve of a dilated image without the products by the zeros between its elements.
-/// Windows with equal index modulo the spread form one matrix product. Returns false if a result is
-/// -0, because with the products by zeros it might be +0.
+/// Windows with equal index modulo the spread (the distance of the image's elements) form one
+/// matrix product. Returns false if a result is -0, because with the products by zeros it might be
+/// +0.
 bool RunResidues(const TensorView& x, const TensorView& w, const TensorView* c,
                  const Windows& windows, const Accumulator& accumulator, const TensorView& out) {
   std::int64_t combinations = 1;

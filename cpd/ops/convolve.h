@@ -31,8 +31,8 @@ CPD_API void Convolve(const TensorView& x, const TensorView& w, const TensorView
 
 /// Computes out[o, channel, tap] = the sum over k = (image, place), in row-major order, of g[n, o,
 /// place] times an element of image x[n]. A place is a window position, a tap is an element of the
-/// kernel, and the element of x[n] is the one under that tap. This is the gradient of Convolve's w,
-/// with the bits of Gemm.
+/// kernel, and the element of x[n] is the one under that tap. The result is the gradient of
+/// Convolve's w. Its sums have the same bits as the sums of Gemm.
 ///
 /// g: images x outputs x places. x: as in Convolve. out: outputs x channels of a group x the
 /// kernel's dimensions, contiguous.

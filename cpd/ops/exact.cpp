@@ -22,8 +22,8 @@
 namespace cpd {
 namespace {
 
-/// The n contiguous elements of T (float or double) of an operation's operands. y, z and random may
-/// be null.
+/// The operands of n elements of an operation as contiguous numbers of type T (float or double),
+/// and the elements' random integers. y, z and random may be null.
 template <class T>
 struct Run {
   soft::Target to;
@@ -62,8 +62,8 @@ void ForEach(soft::Operation operation, const Run<T>& run, Take take) {
   }
 }
 
-/// Reads operands as T, kStage elements at a time, with the random integers that the kernels would
-/// use.
+/// Reads the operands of up to kStage elements at a time as numbers of type T. Also returns the
+/// random integers that the kernels use for these elements.
 template <class T>
 class Stages {
  public:
@@ -116,9 +116,9 @@ void ToOdd(soft::Operation operation, const Run<T>& run, T* exact) {
 }
 
 /// Stores the exceptions of all elements in `flags`. Calls raise(run, i, raised) for up to kStage
-/// elements at a time, from element i on; run has their operands. raise must write the elements'
-/// exceptions to `raised`, and may return false only if no operand is NaN. If raise returns true,
-/// ForFlags adds the exceptions of signaling NaNs.
+/// elements at a time, from element i on; `run` has the elements' operands (Run<T>). raise must
+/// write the elements' exceptions to `raised`, and may return false only if no operand is NaN. If
+/// raise returns true, ForFlags adds the exceptions of signaling NaNs.
 template <class T, class Raise>
 void ForFlags(const Operands& in, const soft::Target& to, const RoundingOptions& options,
               const RandomKey& key, const TensorView& flags, const TensorView* random,

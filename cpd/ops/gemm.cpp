@@ -116,8 +116,8 @@ void CheckScales(const OperandScales& given, Side side, const TensorView& out, s
   }
 }
 
-/// Throws Error unless the scales are values of the unit's scale format, in blocks that are
-/// multiples of the unit's scale block.
+/// Throws Error unless the scales are values of the matrix unit's scale format, in blocks whose
+/// size is a multiple of the matrix unit's scale_block.
 void CheckUnitScales(const BlockFma& unit, const OperandScales& given, Side side) {
   if (given.scales == nullptr) return;
   const std::string name = NameOf(side);
@@ -236,8 +236,9 @@ std::int64_t DrawsOfGemm(const Accumulator& accumulator, std::int64_t depth) {
 
 namespace {
 
-/// Throws Error unless Gemm can compute `part` of a larger product. `depth`: the number of products
-/// that the part adds to each sum.
+/// Throws Error unless Gemm can compute a result that is a part of a larger product. `part` is the
+/// position of the result in the larger product. `depth`: the number of products that Gemm adds to
+/// each sum.
 void CheckPart(const Accumulator& accumulator, const TensorView& out, std::int64_t depth,
                const GemmPart& part) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 40;

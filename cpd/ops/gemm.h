@@ -93,9 +93,10 @@ struct OperandScales {
 /// Chunks of the accumulator, and the blocks of a matrix unit, are counted from a block's first k.
 ///
 /// A matrix unit that takes scales (BlockFma::scale) multiplies by the scales itself, with
-/// scales_at block. The scales' blocks must be multiples of the unit's scale_block. The scales must
-/// be values of the unit's scale format; their signs are ignored. Then total is the unit's sum over
-/// all of k. total starts from c; with factors, total starts from +0, and c is added as above.
+/// scales_at block. The scales' blocks must be multiples of BlockFma::scale_block. The scales must
+/// be values of the format BlockFma::scale; their signs are ignored. total is then the matrix
+/// unit's sum over all of k. total starts from c; with factors, total starts from +0, and c is
+/// added in the step `then`.
 ///
 /// Random bits: as in Gemm. Draw 0 rounds the initial value of each of the accumulator's sums. The
 /// other roundings of a block use the draws that follow the previous block's draws. `random` has

@@ -46,8 +46,8 @@ CPD_API void FoldEnd(const Accumulator& accumulator, const Format& terms_in, std
                      std::int64_t first, std::int64_t n, FoldState state,
                      const RandomKey& key = {});
 
-/// FoldSteps and FoldEnd, as above, for terms that are any binary64 values. Sums are stored in
-/// binary64.
+/// Do the same as the functions FoldSteps and FoldEnd for binary32 terms, but the terms are any
+/// binary64 values, and sums are stored in binary64.
 CPD_API void FoldSteps(const Accumulator& accumulator, std::int64_t k, std::int64_t count,
                        std::int64_t first, std::int64_t n, const double* const* terms,
                        FoldState64 state, const RandomKey& key = {});

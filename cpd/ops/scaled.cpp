@@ -40,8 +40,8 @@ void CheckCast(const TensorView& x, const Scaled& scaled, const TensorView& out)
   CheckSameDevice(x, out);
 }
 
-/// Throws Error if the format compares candidates for a scale and a block has more than kMostChosen
-/// elements.
+/// Throws Error if the format chooses between two candidates for a block's scale (ScaleChoice) and
+/// a block has more than kMostChosen elements.
 void CheckChoice(const Scaled& scaled, const BlockLayout& layout) {
   if (scaled.choose == ScaleChoice::none || layout.rows * layout.columns <= kMostChosen) return;
   throw Error("choose is for blocks of at most " + std::to_string(kMostChosen) + " values");
@@ -137,8 +137,9 @@ struct InOrder {
 /// if the permuted cast might give other values or is not supported.
 ///
 /// `out` must fill memory without gaps, but not in row-major order. Scales must not be given or
-/// chosen among candidates. Two-dimensional blocks must keep their second dimension. `indices` in
-/// the result holds the row-major indices before the permutation, for random integers.
+/// chosen among candidates. If blocks have two dimensions, the permutation must not change which
+/// dimension is the blocks' second one. `indices` in the result holds the row-major indices before
+/// the permutation, for random integers.
 std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int axis,
                                  const TensorView& out, const GivenScales& given,
                                  const TensorView* random) {
@@ -174,8 +175,8 @@ std::optional<InOrder> OrderLike(const TensorView& x, const Scaled& scaled, int 
   return all;
 }
 
-/// Returns whether the device can cast a tensor with permuted dimensions and generate the random
-/// integers of its original indices.
+/// Returns whether the device can cast a tensor with permuted dimensions. Each element must get the
+/// random integer of its index before the permutation.
 bool TurnsIntegers(const Scaled& scaled, const InOrder& order) {
   return order.x.on_host() &&
          TurnsIntegers(LayoutOf(scaled.block, ShapeOf(order.x), order.axis), order.indices);
@@ -233,7 +234,8 @@ class Given {
     return values;
   }
 
-  /// Throws Error if the cast to `format` has changed a number, or if a number is negative.
+  /// Throws Error if a caller's scale is negative or is not a value of `format`. `numbers` are the
+  /// scales, and `values` the scales cast to `format`.
   static void CheckNumbers(const float* numbers, const float* values, std::int64_t count,
                            const Format& format, const char* name) {
     for (std::int64_t i = 0; i < count; ++i) {
@@ -325,9 +327,9 @@ bool NotesKernel(const char* function, const char* kernel, const TensorView& lik
 }
 
 /// Optional arguments of a cast on the CPU. `indices`: the strides of random integers' indices, if
-/// they differ from x's row-major order. `scales`: where the outermost level's scales are written
-/// if values do not include them. `holds`: the address of a bool that the cast sets if out's type
-/// can represent all values, and else clears.
+/// they differ from x's row-major order. `scales`: where to write the outer scales (if the format
+/// has none: the blocks' scales) if the written values are not multiplied by them. `holds`: the
+/// address of a bool that the cast sets if out's type can represent all values, and else clears.
 struct Besides {
   const TensorView* indices = nullptr;
   float* scales = nullptr;

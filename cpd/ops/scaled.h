@@ -23,8 +23,9 @@ struct GivenScales {
   /// gives `blocks` must give `tensor`, too.
   const TensorView* blocks = nullptr;
   const TensorView* tensor = nullptr;
-  /// The largest magnitudes (fp32) from which the outermost scales are formed, one for each cell of
-  /// these scales' grid. If null, Cast finds the largest |x| of each cell in x itself.
+  /// The largest magnitudes (fp32) from which the outer scales (if the format has none: the blocks'
+  /// scales) are computed, one for each scale. If null, Cast finds the largest |x| of the elements
+  /// that share the scale in x itself.
   const TensorView* largest = nullptr;
 };
 
@@ -47,10 +48,11 @@ CPD_API bool CastWhereHeld(const TensorView& x, const Scaled& scaled, int axis,
                            const RoundingOptions& options, const TensorView& out,
                            const RandomKey& key = {});
 
-/// Casts on the CPU, but leaves out the scales of the outermost level. out[i] is the element, or
-/// with outer scales the element times its block's scale, rounded into out's type. `scales`
-/// (contiguous fp32) receives the scale of each cell of the outermost level's grid (ScaleGrid). If
-/// out's type holds out[i], then out[i] times the scale of its cell is the value that Cast gives.
+/// Casts on the CPU, but stores the outer scales (if the format has none: the blocks' scales) in
+/// `scales` and does not multiply by them. out[i] is the element, or with outer scales the element
+/// times its block's scale, rounded into out's type. `scales`: contiguous fp32, in the order of the
+/// scales' grid (ScaleGrid). If out's type holds out[i], then out[i] times its stored scale is the
+/// value that Cast gives.
 CPD_API void CastApart(const TensorView& x, const Scaled& scaled, int axis,
                        const RoundingOptions& options, const TensorView& out,
                        const TensorView& scales, const RandomKey& key = {});

@@ -199,8 +199,8 @@ class UnitTrace {
   // and `promoted` also store signals.
   Exact addend(const Exact& c) { return record_.round(format_, c, options_); }
 
-  /// Rounds c into the format of the matrix unit's sum, in the matrix unit's rounding mode. If
-  /// the line has a random integer for c, this rounding does not use that integer.
+  /// Rounds c into the format of the matrix unit's sum, in the matrix unit's rounding mode. Uses no
+  /// random integer, even if the line has a random integer for c.
   Exact addend_in_unit(const Exact& c) {
     const Exact s = round_exact(sum_, c, into_unit_);
     record_.flags |= flags_of(sum_, c, s, into_unit_, record_.tininess);

@@ -85,10 +85,10 @@ class IntegerTrace {
       const Natural low = x.significand << up;
       return {Wide{low.bits_from(64) & 0xFFFFFFFF} << 64 | low.bits_from(0), bits};
     }
-    // If the lowest bit of x is below one unit (2^-fraction), x is rounded to whole units. A
-    // product has at most 48 significant bits, and its lowest bit is below one unit, so x is below
-    // 2^48 units. `grid` is a format with 50 fraction bits and subnormals that are multiples of one
-    // unit. Below 2^50 units, the number of n units has the code n, so the code is the result.
+    // If the lowest bit of x is below one unit (2^-fraction), x is rounded to whole units, as a
+    // number of the format `grid`: 50 fraction bits, and subnormals that are multiples of one unit.
+    // The number of n units, for n below 2^50, has the code n in this format. A product has at most
+    // 48 significant bits, and its lowest bit is below one unit, so x is below 2^48 units.
     constexpr int kBits = 50;
     const Spec grid{8, kBits, 1 - kBits + fixed_.fraction};
     Options o;

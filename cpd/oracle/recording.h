@@ -44,7 +44,7 @@ struct Record {
 };
 
 /// ExactArithmetic that also records each rounding. `fused`: each product and its addition to the
-/// sum are one fma. Then 0 * Inf raises no flag if the sum is NaN.
+/// sum are one fma. An fma raises no flag for a product 0 * Inf if the sum is already NaN.
 struct RecordingArithmetic {
   using Number = Exact;
   Record* record;

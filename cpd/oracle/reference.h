@@ -195,8 +195,9 @@ struct Neighbours {
   Number<Integer> gap;
 };
 
-/// Returns an upper bound of the codes that roundings need: the code of a power of two above every
-/// binary64 number. (e8m0 counts exponents from -127, other formats from emin = 1 - bias.)
+/// Returns a code above every code that rounding can give if codes have no upper bound: the code of
+/// a power of two above every binary64 number. (e8m0 counts exponents from -127, other formats from
+/// emin = 1 - bias.)
 inline std::uint64_t end_of_grid(const Spec& spec) { return std::uint64_t{2400 + 512} << spec.man; }
 
 /// Returns |x| cut to a multiple of the format's step, as a code. This is only a first guess at the

@@ -19,9 +19,10 @@ namespace cpd::reference {
 
 // --- Operands ------------------------------------------------------------------------------------
 
-/// Returns the values of k in the order in which the matrix unit adds its products. Within each
-/// group, the k with k mod stride < take come first, then the k of the next `take` remainders, and
-/// so on. If the last group is incomplete, -1 stands for each missing k.
+/// Returns the values of k in the order in which the matrix unit adds its products. In each group
+/// of unit.group successive k, the k with k mod stride < take come first, then the k with the next
+/// `take` values of k mod stride, and so on. If the last group is incomplete, -1 stands for each
+/// missing k.
 inline std::vector<std::int64_t> unit_order(const BlockFma& unit, std::size_t length) {
   const auto end = static_cast<std::int64_t>(length);
   const std::int64_t group = unit.group == 0 ? end : unit.group;
@@ -187,10 +188,11 @@ inline CutSum cut_sum(const BlockFma& unit, std::span<const BlockTerm> terms, st
   return sum;
 }
 
-/// Returns the total that Adder::two_steps and two_steps_even round. The addend is rounded down,
-/// fraction_bits below the greater exponent of the addend and the products' sum. The products' sum
-/// is rounded down 8 bits lower. Their total is rounded down, fraction_bits + 7 below its own
-/// exponent.
+/// Returns the total that Adder::two_steps and two_steps_even round. Let e be the greatest of
+/// min_exponent and of the exponents of the addend and the products' sum. The addend is rounded
+/// down to a multiple of 2^(e - fraction_bits), the products' sum to a multiple of 2^(e -
+/// fraction_bits - 8). Their total, of exponent t, is rounded down to a multiple of 2^(t -
+/// fraction_bits - 7).
 inline Exact two_step_total(const BlockFma& unit, std::span<const BlockTerm> terms,
                             const Exact& addend) {
   const bool halves = unit.adder == Adder::two_steps_even;

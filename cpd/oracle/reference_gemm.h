@@ -162,8 +162,8 @@ float dot(const Accumulator& accumulator, std::span<const float> a, std::span<co
 
 // --- Scaled operands -----------------------------------------------------------------------------
 
-/// The operands of one element of GemmScaled: for each k two elements and two scales; the two
-/// factors; and c, if any. `block` consecutive values of k have equal scales.
+/// The operands of one element of GemmScaled: for each k two elements and two scales; the factors
+/// (second scales) of a and b; and c, if any. `block` consecutive values of k have equal scales.
 struct ScaledDot {
   BlockOperands operands;
   std::size_t block = 0;

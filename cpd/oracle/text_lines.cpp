@@ -75,8 +75,8 @@ class Writer {
     if (text.size() <= kSpare) std::memcpy(&bytes_, text.data(), text.size());
   }
 
-  /// Writes the fixed text, and then the digits of line i if there is a field. Returns the address
-  /// after the last byte.
+  /// Writes the text that was passed to the constructor and, if a field was passed, the digits of
+  /// the field in line i. Returns the address after the last byte.
   char* Put(std::size_t i, char* out) const {
     if (text_.size() <= kSpare) {
       Store(bytes_, out);

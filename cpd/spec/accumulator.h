@@ -48,8 +48,8 @@ CPD_API std::span<const std::string_view> SchemeNames();
 /// Returns the names of the schemes that sums of terms (not products) can have.
 CPD_API std::span<const std::string_view> SumSchemeNames();
 
-/// Throws Error if a field is out of range or not of its type, or if fields do not fit together.
-/// The error's message has the value and the allowed values.
+/// Throws Error if a field is out of range or not of its type, or if the values of two fields
+/// exclude each other. The error's message has the value and the allowed values.
 CPD_API void Check(const Accumulator& accumulator);
 
 /// Returns the canonical text, `e6m9 chunked chunk=64 product=exact rounding=stochastic
@@ -65,10 +65,10 @@ CPD_API std::string ToString(const Accumulator& accumulator);
 CPD_API Accumulator ParseAccumulator(std::string_view text);
 template <>
 CPD_API Accumulator Make<Accumulator>(std::string_view text, std::span<const Option> keys);
-/// The keys of an accumulator: `form` (`ordered`, `unit` or `integer`), then every key of a text.
-/// The value of the key `product` is the text of a format or `exact`, and the kind of this key
-/// (Key::kind) is `product`. The value of `inner` is the inner format that applies, also if the
-/// field is not set.
+/// The keys of an accumulator: `form` (`ordered`, `unit` or `integer`), then every key that the
+/// text of an accumulator may have. The value of the key `product` is the text of a format or
+/// `exact`, and the kind of this key (Key::kind) is `product`. The value of `inner` is the inner
+/// format that applies, also if the field is not set.
 template <>
 CPD_API Keys<Accumulator> KeysOf<Accumulator>();
 

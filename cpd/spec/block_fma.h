@@ -51,9 +51,10 @@ struct BlockFma {
   int scale_block = 32;  ///< values of k that share a scale: `block` or a divisor of it
   int dot = 1;           ///< the number of products that form one term, a divisor of scale_block
   Adder adder = Adder::aligned;
-  /// The order of k, within each `group` (a multiple of `block`) of successive k. First come the k
-  /// with k mod stride < take, then the k of the next `take` residues, and so on, each in ascending
-  /// order. Blocks are successive k in that order. group = 0: k ascends.
+  /// The order of the products in each `group` (a multiple of `block`) of successive k. First come
+  /// the k with k mod stride < take, then the k with the next `take` values of k mod stride, and so
+  /// on, each in ascending order. Each block has successive products in that order. group = 0: k
+  /// ascends.
   int group = 0;
   int stride = 4;
   int take = 2;

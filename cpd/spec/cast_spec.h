@@ -38,7 +38,7 @@ struct CastSpec {
 };
 
 /// Throws Error if a field is out of range or has no effect, or if the format's scales do not
-/// support a factor or a history.
+/// support the `factor` or the `history` of largest magnitudes.
 CPD_API void Check(const CastSpec& cast);
 
 /// Returns the names of all enumerators of Amax, in the order of their values.

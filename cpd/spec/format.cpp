@@ -84,7 +84,7 @@ std::optional<Format> ParseP3109(std::string_view text) {
 }
 
 /// Parses the integers of N bits: intN and intN:full in two's complement, and smN as sign and
-/// magnitude. All have N - 1 bits of magnitude on one grid with equal spacings, for which exp = 1.
+/// magnitude. All have N - 1 bits of magnitude. Their exp is 1, so that all spacings are equal.
 std::optional<Format> ParseInteger(std::string_view text) {
   int bits = 0;
   const bool has_sign_bit = TakePrefix(text, "sm");
@@ -198,7 +198,7 @@ void CheckWidths(int exp, int man, int bias) {
   if (bias < -255 || bias > 255) throw Error(Range("bias", -255, 255, bias));
 }
 
-/// Returns whether a wide format has this exp and man.
+/// Returns whether a format with this encoding, exp and man is a wide format: beyond binary32.
 bool AreWide(int exp, int man, Encoding encoding) {
   return encoding == Encoding::ieee && (exp > 8 || man > 23) && exp >= 1 && man >= 0 &&
          exp <= kWidestExp && man <= kWidestMan;
@@ -262,7 +262,7 @@ bool IsScaled(std::string_view text) {
 /// Returns log2 of the distance between the numbers of [2^e, 2^(e + 1)).
 int SpacingExponent(const Format& format, int e) { return std::max(e, format.emin()) - format.man; }
 
-/// Returns log2 of the binade of the least positive value.
+/// Returns the exponent of the greatest power of two that is at most the least positive value.
 int LeastExponent(const Format& format) {
   const bool grid_goes_on = format.subnormals && format.has_zero();
   return grid_goes_on ? format.min_quantum_exponent() : format.emin();

@@ -52,7 +52,7 @@ constexpr std::array<Pair, 29> kAliases{{
 /// the long name, because no CPD format has the short name.
 constexpr std::array<Pair, 2> kShort{{{"e4m3b11fnuz", "e4m3fnuz:bias=11"}, {"e8m0fnu", "e8m0"}}};
 
-/// Names that only give a width, and the formats of that width.
+/// Names that give only a format's number of bits, and the formats that they may mean.
 constexpr std::array<Pair, 9> kWidths{{
     {"fp8", "'e4m3fn' or 'e5m2'"},
     {"float8", "'e4m3fn' or 'e5m2'"},
@@ -119,7 +119,8 @@ bool IsInteger(std::string_view name) {
   return std::ranges::all_of(name.substr(3), IsDigit);
 }
 
-/// Returns the explanation of `name`, in lower case, if kOthers has it; else an empty text.
+/// Returns the explanation that kOthers has for `name`, which must be in lower case; an empty text
+/// if kOthers has none.
 std::string_view Other(std::string_view name) {
   const std::string_view family = name.substr(0, name.find_last_not_of("0123456789") + 1);
   for (const auto& [known, what] : kOthers) {

@@ -30,8 +30,8 @@ struct Key {
   /// The kind of the key's values, for a front end: `format`, `integer`, `number`, `switch` (a
   /// bool), `word`, or a name that only this spec uses.
   std::string_view kind;
-  /// Sets the key from a text. Null: the row is not a key, but a number that is computed from other
-  /// fields. Setting a key may set the defaults of the keys below it in the table.
+  /// Sets the key from a text. Null for a row that is not a key, but a number that is computed from
+  /// other fields. Setting a key may set the defaults of keys in later rows of the table.
   void (*set)(Spec& spec, std::string_view text);
   FieldValue (*get)(const Spec& spec);
   bool (*has)(const Spec& spec) = nullptr;  ///< whether this spec has the key; null: always
@@ -118,8 +118,8 @@ constexpr std::string_view KindOf() {
   return std::same_as<T, Format> ? "format" : "word";
 }
 
-/// Returns the row of the table of keys for a member of the spec: `first`, or a member within it.
-/// `rest` then leads to the inner member, step by step.
+/// Returns the row of the table of keys for a member of the spec: `first`, or a member within
+/// `first`. `rest` then lists the members from `first` to that inner member.
 template <KeyName name, auto first, auto... rest>
 constexpr auto KeyOf(bool (*has)(const decltype(ClassOf(first))&) = nullptr,
                      bool (*always)(const decltype(ClassOf(first))&) = nullptr) {
@@ -155,7 +155,8 @@ std::vector<std::string_view> NamesOf(const Keys<Spec>& keys, const Spec& spec) 
   return names;
 }
 
-/// Returns the row of a key. For an unknown key, throws Error, which names the known keys.
+/// Returns the row of the table `keys` for the key `name`. For an unknown key, throws Error, which
+/// names the known keys.
 template <class Spec>
 const Key<Spec>& KeyNamed(const Keys<Spec>& keys, std::string_view name) {
   const auto found = std::ranges::find(keys.rows, name, &Key<Spec>::name);

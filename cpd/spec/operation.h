@@ -22,7 +22,7 @@ constexpr int operands_of(Operation operation) {
 /// The exceptions, in the order of the flags of RISC-V and TestFloat.
 constexpr std::uint8_t kInexact = 1;    ///< the result differs from the exact one
 constexpr std::uint8_t kUnderflow = 2;  ///< the result is inexact and tiny
-/// The result, rounded without an upper bound on the exponent, exceeds the largest value.
+/// Overflow: the result, rounded without an upper bound on the exponent, exceeds the largest value.
 constexpr std::uint8_t kOverflow = 4;
 constexpr std::uint8_t kDivideByZero = 8;  ///< an exact infinity from finite operands
 constexpr std::uint8_t kInvalid =

@@ -36,8 +36,9 @@ constexpr std::string_view kDeepSeek =
 enum class Half : std::uint8_t {
   none,
   same,  ///< as the rule for fp32, with the sum rounded to nearest into fp16
-  /// FP8 products by two fp16 instructions: one for k mod 4 in {0, 1}, the other for the rest. Both
-  /// instructions start from +0, and the addend is added to their results.
+  /// The matrix unit adds FP8 products by two fp16 instructions: one for k mod 4 in {0, 1}, the
+  /// other for all other k. Both instructions start from +0, and the addend is added to their
+  /// results.
   pairs,
 };
 

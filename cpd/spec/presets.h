@@ -21,9 +21,9 @@ CPD_API Accumulator Preset(std::string_view name, const Format& output = kFp32);
 /// unit) or `literature`.
 CPD_API std::vector<NamedSpec> Presets();
 
-/// Returns the binary32 pattern of the NaN that a preset's unit gives, `7FFFFFFF`. For fp16
+/// Returns the binary32 pattern of the NaN that a preset's hardware gives, `7FFFFFFF`. For fp16
 /// results, the pattern is its first half. Returns an empty text if the pattern is not known. CPD's
-/// own results use a single quiet NaN instead.
+/// products with the preset give CPD's quiet NaN, not this pattern.
 CPD_API std::string PresetNan(std::string_view name);
 
 /// Returns whether the first word of a text can only be meant as the name of a matrix unit. This

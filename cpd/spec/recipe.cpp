@@ -67,7 +67,7 @@ void ReadValue(Sum& sum, std::string_view text) {
   if (text != "native") sum = ParseAccumulator(text);
 }
 
-/// Reads a cast of a recipe. Throws Error for a bare e4m3.
+/// Reads a cast of a recipe. Throws Error for the ambiguous name `e4m3` without a suffix.
 CastSpec ParseCast(std::string_view text) {
   const auto words = WordsOf(text);
   if (!words.empty() && Lower(words[0]) == "e4m3") throw Error(std::string(kE4m3IsAmbiguous));

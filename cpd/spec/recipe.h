@@ -41,8 +41,9 @@ struct Recipe {
   ScalesAt scales_at = ScalesAt::operand;
 };
 
-/// Throws Error if a field is out of range, if a result's cast has scales, if operands have
-/// different histories, or if the sums do not support the operands' casts and scales_at.
+/// Throws Error if a field is out of range, if a result's cast has scales, if two casts with a
+/// `history` differ in `history` or `amax`, or if the sums do not support the operands' casts and
+/// scales_at.
 CPD_API void Check(const Recipe& recipe);
 
 /// The keys of a recipe: `sums`, which sets the forward sum, then every field. Each value is a

@@ -31,8 +31,8 @@ constexpr std::array<std::string_view, 3> kKinds{"tensor", "row", "tile"};
 constexpr Format kE5m2{.exp = 5, .man = 2, .bias = 15};
 constexpr Format kE3m2{.exp = 3, .man = 2, .bias = 3, .encoding = Encoding::finite};
 constexpr Format kE2m3{.exp = 2, .man = 3, .bias = 1, .encoding = Encoding::finite};
-/// The int8 element of OCP MX 1.0: steps of 2^-6 up to ±127/64 (section 5.3.4, which leaves -2 to
-/// the implementation).
+/// The int8 element of OCP MX 1.0: multiples of 2^-6 up to ±127/64. Section 5.3.4 lets
+/// implementations decide whether to use -2; here, no rounding gives -2.
 constexpr Format kMxInt8{.exp = 1, .man = 6, .bias = 1, .encoding = Encoding::integer};
 constexpr int kMostIntegerBits = 25;
 
@@ -167,8 +167,8 @@ void SetTransform(Scaled& scaled, std::string_view text) {
   if (text != "none") scaled.transform = ParseHadamard(text);
 }
 
-/// The order of rows matters: the scale determines the default of the rule, and the arithmetic
-/// determines the default of non_finite.
+/// The order of the keys matters, because a key may set the default of a later key: `scale` sets
+/// the default of `rule`, and `arithmetic` the default of `non_finite`.
 constexpr std::array<Key<Scaled>, 12> kScaledKeys{{
     {"element", "element", &SetElement, &ElementOf},
     {"block", "block",

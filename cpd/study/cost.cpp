@@ -28,10 +28,10 @@ struct Step {
 using Steps = std::vector<Step>;
 
 /// Computes the steps of all ranks' transfers from the transfers of one rank. If a rank exchanges
-/// slices with all other ranks, or around a ring, the slices rotate: in each step some rank sends
-/// the longest slice, so each step is as long as that slice. In a ring each transfer is one step,
-/// and after one turn a rank has sent all slices. Between a master and its members each step moves
-/// one message.
+/// slices with all other ranks, or around a ring, the ranks send different slices in each step.
+/// Some rank sends the longest slice, so each step is as long as the longest slice. In a ring each
+/// transfer is one step, and after one turn a rank has sent all slices. Between a master and its
+/// members each step moves one message.
 class Rotations {
  public:
   explicit Rotations(int slices) : turn_(std::max(slices - 1, 1)) {}
@@ -124,8 +124,8 @@ class Hosts {
   Hosts(std::int64_t world, std::int64_t per_host)
       : world_(world), per_host_(per_host), group_(world) {}
 
-  /// Returns the message counts of one step, with the messages of all ranks that take part. `step`
-  /// is a step of rank 0.
+  /// Returns the message counts of one step of rank 0, including the messages of all other ranks
+  /// that take part in the step.
   Crossings Of(const Step& step) {
     if (step.peer >= group_) return Counted(masters_, step.peer, [&] { return OfMasters(); });
     if (step.is_star) return Counted(stars_, step.peer, [&] { return OfStar(step.peer); });
@@ -239,9 +239,10 @@ bool IsPlain(const Reduction& reduction, std::span<const float> largest) {
 }
 
 bool MayBePlain(const Reduction& reduction) {
-  // The largest magnitudes are unknown, so tests the largest one that is possible. With APS, every
-  // layer is scaled to the same binade, so only the significand of its largest magnitude has an
-  // effect. So with APS, also tests 256 significands and the binary32 numbers next to them.
+  // The largest magnitudes are unknown, so tests whether the largest possible magnitude may give
+  // NaN. With APS, every layer is scaled to the same binade, so only the significand of its largest
+  // magnitude has an effect. So with APS, also tests 256 significands and the binary32 numbers next
+  // to them.
   std::vector<float> largest{kUnknown};
   for (int k = 0; k < 256 && reduction.spec().aps != Aps::off; ++k) {
     const float x = 1 + static_cast<float>(k) / 256;

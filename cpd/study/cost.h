@@ -41,8 +41,8 @@ struct KnownLayers {
 CPD_API Cost CostOf(const Reduce& spec, int world, int rank, std::span<const std::int64_t> sizes,
                     std::int64_t chunk, const KnownLayers& known = {});
 
-/// Steps of an all-reduce over hosts. All steps of a Round have equal message sizes and equal
-/// message counts.
+/// A number of steps of an all-reduce over hosts. All these steps have equal message sizes and
+/// equal message counts.
 struct Round {
   std::int64_t steps = 0;
   std::int64_t bytes = 0;   ///< of the longest message of each step
@@ -59,10 +59,10 @@ CPD_API std::vector<Round> RoundsOf(const Reduce& spec, int world,
 
 /// Returns the steps in which ranks agree on scales, before the steps that RoundsOf returns. With
 /// APS, and for formats without a code for NaN, ranks exchange each layer's largest magnitude:
-/// messages of 4 * layers + 4 bytes. For a codec's shared scale, messages have 4 * layers bytes. An
-/// agreement has ceil(log2(world)) steps: in the steps, each rank sends such a message to the rank
-/// 1, then 2, 4, … ranks later. The result is empty if ranks need no agreement. Throws Error for
-/// invalid arguments.
+/// messages of 4 * layers + 4 bytes. For a codec's shared scale, messages have 4 * layers bytes.
+/// The ranks agree in ceil(log2(world)) steps. Each rank sends such a message to the rank 1 later
+/// in the first step, 2 later in the second step, then 4 later, …. The result is empty if ranks
+/// need no agreement. Throws Error for invalid arguments.
 CPD_API std::vector<Round> AgreementOf(const Reduce& spec, int world,
                                        std::span<const std::int64_t> sizes, std::int64_t per_host,
                                        const KnownLayers& known = {});

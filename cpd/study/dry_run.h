@@ -26,9 +26,9 @@ struct Moves {
 
 class CPD_API DryRun {
  public:
-  /// Prepares a run. `sizes` are the layers' numbers of values; `layers` has their stream numbers
-  /// and row lengths. `in_fp32`: sends all values in binary32, as if sums could give a NaN that the
-  /// format has no code for. Throws Error for invalid arguments.
+  /// Prepares an all-reduce without values. `sizes` are the layers' numbers of values; `layers` has
+  /// their stream numbers and row lengths. `in_fp32`: sends all values in binary32, as if sums
+  /// could give a NaN that the format has no code for. Throws Error for invalid arguments.
   DryRun(const Reduce& spec, int world, std::span<const std::int64_t> sizes,
          const TensorOptions& layers = {}, bool in_fp32 = false);
 
@@ -36,10 +36,10 @@ class CPD_API DryRun {
   /// Returns the number of slices into which the exchange cuts the layers.
   [[nodiscard]] int slices() const;
 
-  /// Calls moved(moves) for each transfer of rank `rank`, in order. The number of calls is the same
-  /// for all ranks: transfers without messages count too. Chunks of `chunk` values (CommOptions)
-  /// run one after the other. Returns the steps of one chunk (Traffic), or 0 if there are no
-  /// values.
+  /// Runs the all-reduce without values, and calls moved(moves) for each transfer of rank `rank`,
+  /// in order. The number of calls is the same for all ranks: transfers without messages count too.
+  /// Chunks of `chunk` values (CommOptions) run one after the other. Returns the number of steps of
+  /// one chunk (Traffic::steps), or 0 if there are no values.
   std::int64_t Run(int rank, std::int64_t chunk,
                    const std::function<void(const Moves&)>& moved) const;
 

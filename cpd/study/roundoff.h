@@ -7,7 +7,8 @@
 
 namespace cpd {
 
-/// The round-off of a reduced layer l, compared to its binary64 reference h.
+/// The round-off of a reduced layer: the differences between its values l and the values h of a
+/// binary64 reference.
 struct Roundoff {
   double error = 0;         ///< APS paper, Eq. 5: mean of |(h - l) / h| over h != 0
   double relative_rms = 0;  ///< sqrt(sum (h - l)^2 / sum h^2), zero references included

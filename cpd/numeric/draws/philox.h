@@ -29,10 +29,10 @@ struct Words {
   U word[4];
 };
 
-/// The state of Philox4x32-10 with counter (c0, c1, c2, c3). `Split` lanes are 64 bits wide and
-/// hold every second counter in their low half. So the low half of a product is the next word
-/// without a shift, and its high half is the next word after one shift. Bits above the low half are
-/// never read.
+/// The state of Philox4x32-10 with counter (c0, c1, c2, c3). A lane of `Split` has 64 bits, and its
+/// low half holds one 32-bit word of the state. (Two `Split` vectors hold the counters of one
+/// vector.) So the low half of a product is the next word without a shift, and its high half is the
+/// next word after one shift. Bits above the low half are never read.
 template <class Split>
 struct PhiloxState {
   Split c0, c1, c2, c3;
@@ -73,8 +73,8 @@ template <class U, int kSets>
 struct WordSets {
   Words<U> set[kSets];
 };
-/// The number of independent sets of counters whose Philox states fit the registers of an
-/// instruction set with vectors U.
+/// The number of vectors of counters that one call of philox_sets should compute: as many as fit
+/// the registers of an instruction set with vectors U.
 template <class U>
 constexpr int kWordSets = sizeof(U) == 64 ? 2 : 1;
 

@@ -20,8 +20,9 @@ namespace cpd {
 
 constexpr std::int64_t kMostLayers = 1 << 16;
 constexpr std::int64_t kAcross = 0xFFFFF;  ///< the sum across groups, or the only sum
-/// The position for purpose `result` if the rank that owns the result of a reduction encodes the
-/// result again. The codec's roundings then use the stream with this position.
+/// The position in a layer (StreamOf) for purpose `result` if the rank that owns the result of a
+/// reduction encodes the result again. The codec's roundings then use the stream with this
+/// position.
 constexpr std::int64_t kEncoded = 0xFFFFE;
 
 /// Returns the number of the stream of `layer` and `position`. `first` is the number for layer 0

@@ -15,7 +15,7 @@
 
 namespace cpd {
 
-/// The reason why a fast path does not take a sum, or has_one if it does.
+/// The reason why a fast path does not take a sum; `has_one` means that the path takes the sum.
 enum class NoPath : std::uint8_t {
   has_one,
   other,           ///< the path is for other sums; another path gives the reason
@@ -64,8 +64,8 @@ constexpr NoPath no_nearest_even(Rounding mode) {
   return mode == Rounding::stochastic ? NoPath::other : NoPath::mode;
 }
 
-/// The base class of fast paths for sums of terms. For a sum of products, `applies` returns
-/// NoPath::other.
+/// The base class of fast paths that add terms but not products. Such a path refuses every sum of
+/// products, with the reason NoPath::other.
 struct OfTermsAlone {
   static constexpr bool kTakesProducts = false;
   static constexpr bool kStochastic = false;

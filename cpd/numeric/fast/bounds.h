@@ -58,8 +58,9 @@ CPD_FN constexpr double least_bit(std::uint32_t smallest, std::uint32_t fraction
 enum class Half : std::uint8_t { none, fp16, bf16 };
 
 /// The constants of the fast path `stochastic`. Binary32 lanes suffice while no value exceeds
-/// 2^100. If `steady`, no value exceeds `limit` in the next 64 steps (in Kahan's sum: 24) when the
-/// old sum plus all products of these steps is at most limit / kSteadyGrowth.
+/// 2^100. If `steady`, one check rules out overflow for 64 steps (in Kahan's sum: 24): no value of
+/// these steps exceeds `limit` if the old sum plus all products of the steps is at most limit /
+/// kSteadyGrowth.
 struct StochasticPlan {
   bool fits_binary32 = false;
   bool in_binary32 = false;  ///< fits_binary32, and the formats' largest values are below 2^100
@@ -74,17 +75,18 @@ struct StochasticPlan {
 };
 constexpr float kSteadyGrowth = 64;
 
-/// The fast path of a sum of products, and the bounds within which the path is exact.
+/// The fast path of a sum of products, and the bounds on operands and sums within which the path is
+/// exact.
 struct FastPlan {
   FastPath path = FastPath::none;
   std::int32_t man_product = 0, man_sum = 0;
   double product_quantum = 0, sum_quantum = 0;  ///< least spacings
   bool keeps_negative_zero = false;             ///< the sum's format has -0
-  /// The path adds `steps` rounded products after each check of the bounds. Let s be the largest
-  /// |sum|, c the largest |compensation| (of Kahan's sum), and p = |a||b| * product_growth +
-  /// product_least an upper bound of |rounded product|. No result leaves the format if the sum of p
-  /// is at most product_limit, and s * of_sum + c * of_compensation + (the sum of p) * of_products
-  /// <= limit.
+  /// The path checks the bounds and then adds `steps` rounded products without another check. Let s
+  /// be the largest |sum|, c the largest |compensation| (of Kahan's sum), and p = |a||b| *
+  /// product_growth + product_least an upper bound of |rounded product|. No result leaves the
+  /// format if the sum of p is at most product_limit, and s * of_sum + c * of_compensation + (the
+  /// sum of p) * of_products <= limit.
   std::int32_t steps = kShortSteps;
   float limit = 0, of_sum = 1, of_compensation = 0, of_products = 0;
   float product_growth = 1, product_least = 0;  ///< product_least is at least product_quantum
@@ -95,10 +97,11 @@ struct FastPlan {
   bool saturates = false;   ///< results beyond the limits are the formats' largest values
   bool takes_logs = false;  ///< the steps use the operands' logarithms (fixed_log)
   bool adds_exact = false;  ///< a product and a sum are rounded once together
-  /// Packing computes an operand's PanelRange::least_bit only if all its values have at most this
-  /// number of significant bits. The least_bit of a, times the least_bit of b, divides all products
-  /// and their exact sums, and so limits their bits. If an operand has more significant bits, its
-  /// products have too many bits for the fast steps anyway.
+  /// Packing computes PanelRange::least_bit, a power of two that divides all values of an operand,
+  /// only if these values have at most this number of significant bits. The least_bit of a, times
+  /// the least_bit of b, divides all products and their exact sums, and so limits the bits that the
+  /// sums need. With more significant bits, products have too many bits for the path's steps
+  /// anyway.
   std::int32_t least_bits_within = 0;
   Half half = Half::none;  ///< the 16-bit lanes that are exact within the same bounds too, if any
   StochasticPlan stochastic;
@@ -134,9 +137,10 @@ CPD_FN constexpr float bound_products(const FastPlan& plan, float sum_ab, int co
   if (!(largest_b <= 0x1p100F)) return kInfinity;
   return sum_ab * plan.product_growth + static_cast<float>(count) * plan.product_least;
 }
-/// Returns the limit on s * of_sum + c * of_compensation up to which adding a group of products
-/// cannot overflow. s bounds |sum|, and c bounds |compensation| (FastPlan). `products` is the
-/// result of bound_products for the group. A negative result means that no sum is small enough.
+/// Returns a limit on s * of_sum + c * of_compensation: up to this limit, adding a group of
+/// products cannot overflow. s bounds |sum|, and c bounds |compensation|; FastPlan has the
+/// coefficients. `products` is the result of bound_products for the group. A negative result means
+/// that no sum is small enough.
 CPD_FN constexpr float sum_limit(const FastPlan& plan, float products) {
   return products <= plan.product_limit ? plan.limit - products * plan.of_products : -1.0F;
 }
@@ -236,7 +240,8 @@ constexpr void bound_kahan(FastPlan& plan, double e) {
   plan.of_products = static_cast<float>(bound[2]);
 }
 
-/// Sets the bounds of a sum of products if every step is one of Veltkamp's roundings.
+/// Sets the bounds on operands and sums (FastPlan) for a path that rounds every product and every
+/// sum by Veltkamp's splitting (veltkamp_rounding.h).
 constexpr void bound_veltkamp(FastPlan& plan, const ProductsAsked& asked) {
   const auto& [scheme, product, exact_products, sum, options, product_plan, sum_plan] = asked;
   plan.guarded = sum.man == 0 || (!exact_products && product.man == 0);

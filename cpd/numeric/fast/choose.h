@@ -50,7 +50,8 @@ constexpr FastChoice choose_path(const Asked& asked, FastPaths on) {
   return choice;
 }
 
-/// Returns the fast path of a sum of products, and the path's bounds.
+/// Returns the fast path of a sum of products, and the bounds on operands and sums within which the
+/// path is exact.
 constexpr FastPlan make_fast_plan(const ProductsAsked& asked, FastPaths on) {
   FastPlan plan;
   plan.path = choose_path(asked, on).path;

@@ -8,7 +8,7 @@
 
 namespace cpd {
 
-/// A fast path, one for each row of paths.def; `none` is the general path.
+/// A fast path, by its name in the list paths.def. `none` stands for the general path.
 enum class FastPath : std::uint8_t {
   none,
 #define CPD_FAST_SUM(name, Path) name,

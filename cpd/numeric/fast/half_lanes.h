@@ -19,10 +19,10 @@ constexpr Format format_of(Half half) {
 
 struct HalfLanes {
   /// Returns the type of 16-bit lanes in which the path `veltkamp` computes a sequential sum
-  /// exactly, within the bounds of FastPlan. Such lanes have at least 2p + 2 significant bits, so
-  /// that a sum of two numbers of p bits may be rounded twice (Figueroa 1995). Every magnet (a
-  /// number whose addition rounds) is finite. The lanes' least normal number is at most half the
-  /// products' least spacing.
+  /// exactly, within the bounds of FastPlan. Such lanes have at least 2p + 2 significant bits. A
+  /// sum of two numbers of p bits, rounded to the lanes' bits and then to p bits, is therefore
+  /// rounded as if once (Figueroa 1995). Every magnet (a number whose addition rounds) is finite.
+  /// The lanes' least normal number is at most half the products' least spacing.
   static constexpr Half lanes_of(const FastPlan& plan, const ProductsAsked& asked) {
     const bool fits = plan.path == FastPath::veltkamp && asked.scheme == Scheme::sequential;
     if (!fits || plan.guarded) return Half::none;

@@ -31,7 +31,7 @@ class TermSteps<PowersOfTwoExact, V> {
       : magnets_(into.man, into.quantum, into.keeps_negative_zero, 0),
         flip_(flip_of<V>(into.quantum)) {}
   CPD_FN V rounded(V t) const { return split_power(t, flip_); }
-  /// Rounds a sum that was already rounded to odd.
+  /// Returns t, a sum that was already rounded to odd, rounded to nearest-even into the format.
   CPD_FN V rounded_odd(V t) const { return with_magnet(t, magnets_); }
 
  private:

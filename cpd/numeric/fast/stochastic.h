@@ -18,10 +18,11 @@
 
 namespace cpd {
 
-/// Returns the number of low bits of R that never change the rounded result, if binary32 suffices
-/// without them; else 0. Consider a format that spans at most 22 bits from its largest value to its
-/// least spacing. Its sums have no bits after the first 22, so only the first 22 - p of the N bits
-/// of R have an effect. The same holds for a product of up to 22 bits that binary32 holds exactly.
+/// Returns the number of low bits of the random integer R that never change the rounded result, if
+/// binary32 can round by the other bits of R alone; else 0. Consider a format that spans at most 22
+/// bits from its largest value to its least spacing. A sum in this format has at most 22 bits, of
+/// which the first p are the result's. So only the first 22 - p of the N bits of R have an effect.
+/// The same holds for a product of up to 22 bits that binary32 holds exactly.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
   const bool all = 2 * format.max() <=
@@ -133,9 +134,10 @@ CPD_FN V round_on_grid(V t, Unsigned<V> random, const SplitStochastic<V>& format
 
 /// Returns t rounded, in 3 floating-point operations, for any t that was truncated to p + N bits or
 /// more. The function adds m = 1.5 * 2^j with t's sign. The last place of m is 2^-N times the
-/// format's spacing at t. m + t stays in the binade of m. In binary32, 2^j may not be finite, but
-/// only for t beyond 2^100 and beyond max. Inf and NaN are added to `least`, and remain Inf and
-/// NaN. kMayBeNan: t may be NaN, as a sum may; a product of finite operands is never NaN.
+/// format's spacing at t. m + t stays in the binade of m. In binary32, m may be too large for a
+/// finite number, but only for a t beyond both 2^100 and the format's max. Inf and NaN are added to
+/// `least`, and remain Inf and NaN. kMayBeNan: t may be NaN, as a sum may; a product of finite
+/// operands is never NaN.
 template <bool kMayOverflow, bool kMayBeNan = true, class V>
 CPD_FN V round_any(V t, Unsigned<V> random, const SplitStochastic<V>& format) {
   using U = Unsigned<V>;

@@ -74,7 +74,7 @@ class TermSteps<VeltkampExact, V> {
   CPD_FN explicit TermSteps(const RoundedInto& into)
       : format_(into.man, into.quantum, into.keeps_negative_zero) {}
   CPD_FN V rounded(V t) const { return with_sign_of(split(t, format_), t, format_.sign); }
-  /// Rounds a sum that was rounded to odd.
+  /// Returns t, a sum that was already rounded to odd, rounded to nearest-even into the format.
   CPD_FN V rounded_odd(V t) const { return split_any(t, format_); }
 
  private:

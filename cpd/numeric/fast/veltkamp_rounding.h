@@ -72,9 +72,10 @@ CPD_FN V split_short(V t, const SplitFormat<V>& format) {
 }
 
 /// Returns a * b rounded once, for any finite operands. factor_b is b * K, where K = 2^k is the
-/// factor of Veltkamp's splitting. The fused multiply-add rounds a * b at the last place of M = a *
-/// b * K. Only the binade of M has an effect: if M was rounded up to a power of two, so is a * b.
-/// Takes 1 multiplication, at_least, 1 fused multiply-add and 1 subtraction.
+/// factor of Veltkamp's splitting. M = a * b * K has the spacing that the rounded product must
+/// have, so the fused multiply-add M - a * b rounds a * b to this spacing. Only the binade of M has
+/// an effect: if M was rounded up to a power of two, so is a * b. Takes 1 multiplication, 1 lower
+/// limit (at_least), 1 fused multiply-add and 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);
@@ -162,8 +163,8 @@ CPD_FN V split_power(V t, Unsigned<V> flip) {
   return bits_as<V>((bits + splat<U>(kHalf - 1) + odd) & splat<U>(P::sign | P::infinity));
 }
 
-/// Returns the argument `flip` of split_power: 1 if the exponent field of `quantum`, the format's
-/// least power of two, is even, else 0.
+/// Returns 1 if the exponent field of `quantum`, the format's least power of two, is even, else 0.
+/// split_power takes this number as `flip`, to know which powers have even codes.
 template <class V>
 CPD_FN Unsigned<V> flip_of(double quantum) {
   return splat<Unsigned<V>>(1 ^ (bits_as<std::uint32_t>(static_cast<float>(quantum)) >> 23 & 1));
@@ -180,8 +181,9 @@ CPD_FN V split_fma(V a, V b, V s, const SplitFormat<V>& format) {
   }
 }
 
-/// Returns s + a * b rounded once. s must be a number of the format. adds_in_parts must return true
-/// for the products, and |s| must be at most the result of parts_limit (bounds.h).
+/// Returns s + a * b rounded once. s must be a number of the format. For the products,
+/// adds_in_parts (bounds.h) must return true, and |s| must be at most the result of parts_limit
+/// (bounds.h).
 ///
 /// M is a large number whose last place is the spacing g of the rounded sum. `part` is M - s
 /// rounded, and `lost` is the error of `part`: s = M - part + lost exactly. The fused multiply-add
@@ -224,11 +226,12 @@ CPD_FN void split_kahan(V x, V& sum, V& compensation, const SplitFormat<V>& form
 // --- guarded -------------------------------------------------------------------------------------
 
 /// The constants of guarded roundings (roundings with a check for overflow). Guarded roundings also
-/// support formats without mantissa bits (man = 0). A guarded rounding records the largest result,
-/// and the caller checks afterwards whether that result left the format. With kSaturates, the
-/// rounding limits its result to the largest value instead. A rounding takes 2 additions, (t + M) -
-/// M, where M is 1.5 * 2^23 spacings of t's binade. If man = 0, the last bit of M is the parity of
-/// the number of t's binade. A sum with an even pattern then stands for an even code.
+/// support formats without mantissa bits (man = 0). A guarded rounding stores the largest result so
+/// far, and the caller checks afterwards whether that result exceeds the format's largest value.
+/// With kSaturates, the rounding limits its result to the largest value instead. A rounding takes 2
+/// additions, (t + M) - M, where M is 1.5 * 2^23 spacings of t's binade. If man = 0, the last bit
+/// of M is the parity of the number of t's binade. A sum with an even pattern then stands for an
+/// even code.
 template <class V>
 struct GuardedFormat {
   using I = Signed<V>;
@@ -274,19 +277,20 @@ CPD_FN Signed<V> exponent_pattern(V t) {
 }
 
 /// Returns t rounded to nearest into the format. t must be zero or a multiple of the format's least
-/// spacing. Checks for overflow: `largest` records the largest result, or, with kSaturates, the
-/// result is limited to the format's largest value.
+/// spacing. Checks for overflow: `largest` becomes the largest result so far, or, with kSaturates,
+/// the result is limited to the format's largest value.
 template <bool kSaturates, class V>
 CPD_FN V guarded(V t, const GuardedFormat<V>& format, V& largest) {
   const V m = format(exponent_pattern(t) + format.magnet);
   return format.template guard<kSaturates>((t + m) - m, largest);
 }
 
-/// Returns a * b rounded once into the format, and checks for overflow: `largest` records the
-/// largest result, or, with kSaturates, the result is limited to the format's largest value. log_a
+/// Returns a * b rounded once into the format. Checks for overflow: `largest` becomes the largest
+/// result so far, or, with kSaturates, the result is limited to the format's largest value. log_a
 /// must be fixed_log(a), and log_b fixed_log(b) + format.log_magnet. The logarithms determine only
 /// the binade of M, the number whose addition rounds. M is 1.5 * 2^j, so that M - a * b stays in
-/// the binade of M, as is necessary if the last bit of M is 1.
+/// the binade of M. M - a * b must stay there if the last bit of M is 1, which occurs only for man
+/// = 0.
 template <bool kSaturates, class V>
 CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const GuardedFormat<V>& format,
                          V& largest) {
@@ -297,9 +301,9 @@ CPD_FN V guarded_product(V a, V b, Signed<V> log_a, Signed<V> log_b, const Guard
   return format.template guard<kSaturates>(m - negative_fma(a, b, m), largest);
 }
 
-/// Returns t rounded to nearest, for any t that has 24 bits or was rounded to odd. Adds and
-/// subtracts the magnet M (the number whose addition rounds) as `guarded` does, but does not check
-/// for overflow. A zero result keeps t's sign if the format has -0.
+/// Returns t rounded to nearest, for any t that has 24 bits or was rounded to odd. Adds the magnet
+/// M (the number whose addition rounds) to t and subtracts M again, without a check for overflow. A
+/// zero result keeps t's sign if the format has -0.
 template <class V>
 CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   using U = Unsigned<V>;
@@ -307,8 +311,8 @@ CPD_FN V with_magnet(V t, const GuardedFormat<V>& format) {
   const V m = format(max((Signed<V>)pattern, format.least));
   return with_sign_of((t + m) - m, t, format.sign);
 }
-/// Returns s + a * b rounded once into the format, and checks for overflow: `largest` records the
-/// largest result, or, with kSaturates, the result is limited to the format's largest value.
+/// Returns s + a * b rounded once into the format. Checks for overflow: `largest` becomes the
+/// largest result so far, or, with kSaturates, the result is limited to the format's largest value.
 template <bool kSaturates, class V>
 CPD_FN V guarded_fma(V a, V b, V s, const GuardedFormat<V>& format, V& largest) {
   return format.template guard<kSaturates>(with_magnet(fma_to_odd(a, b, s), format), largest);

@@ -278,8 +278,8 @@ CPD_FN F64x4 square_root(F64x4 x) {
   return bits_as<F64x4>(_mm256_sqrt_pd(bits_as<__m256d>(x)));
 }
 
-// If x is NaN, the result is `least` with the sign of x, because the instruction maxps returns its
-// second operand if the first operand is NaN.
+// Returns x if |x| > least, else `least` with the sign of x. A NaN also becomes `least`, because
+// the instruction maxps returns its second operand if the first operand is NaN.
 template <>
 CPD_FN F32x8 at_least(F32x8 x, F32x8 least) {
   const __m256 sign = _mm256_set1_ps(-0.0F);

@@ -36,18 +36,18 @@ template <>
 CPD_FN float fma_toward_zero(float a, float b, float c) {
   return __fmaf_rz(a, b, c);
 }
-/// Takes one instruction from sm_90 on.
+/// Computes larger_of_sum (generic.h) in one instruction from sm_90 on.
 template <>
 CPD_FN std::uint32_t larger_of_sum(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   return __viaddmax_s16x2(a, b, c);
 }
-/// Takes one instruction.
+/// Computes larger_magnitude (generic.h) in one instruction.
 template <>
 CPD_FN float larger_magnitude(float x, float y) {
   return fmaxf(fabsf(x), fabsf(y));
 }
-/// Takes two instructions. If x is NaN, the result is `least` with the sign of x, because fmaxf
-/// returns its other operand if one operand is NaN.
+/// Returns, in two instructions, x if |x| > least, else `least` with the sign of x. A NaN also
+/// becomes `least`, because fmaxf returns its other operand if one operand is NaN.
 template <>
 CPD_FN float at_least(float x, float least) {
   return copysignf(fmaxf(fabsf(x), least), x);

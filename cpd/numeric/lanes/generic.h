@@ -223,8 +223,8 @@ CPD_FN constexpr Split mul_low(Split a, std::uint32_t b) {
 template <int kDistance, class V>
 V swap_lanes(V x) = delete;
 
-/// Adds and compares the two 16-bit halves of each 32-bit word as signed integers: returns the
-/// larger of a + b and c in each half. The sums must not overflow.
+/// Returns the larger of a + b and c in each 16-bit half of the 32-bit words a, b and c. The halves
+/// are signed integers. The sums must not overflow.
 template <class U>
 CPD_FN constexpr U larger_of_sum(U a, U b, U c) {
   static_assert(!kIsVector<U> && sizeof(U) == 4);

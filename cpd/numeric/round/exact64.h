@@ -85,10 +85,10 @@ CPD_FN constexpr V fused_sum(V p, V e, V z) {
 
 /// Returns a number that rounds as a * b + z does. `down`: the number will be rounded down.
 ///
-/// TwoProd needs |a * b| >= 2^-900. If a product is smaller and |z| >= 2^-700, only the product's
-/// sign affects the rounding. For a smaller z, a * b and z are multiplied by 2^600. If the scaled
-/// product is below 2^-600, only its sign affects the sum, because a nonzero z is then at least
-/// 2^-474. Only the sign of the scaled sum affects the rounding.
+/// TwoProd needs |a * b| >= 2^-900. If |a * b| is smaller and |z| >= 2^-700, only the product's
+/// sign affects the rounding. If both are smaller, a * b and z are multiplied by 2^600. If a * b is
+/// then still below 2^-600, only its sign affects the sum, because a nonzero z is then at least
+/// 2^-474. Of this scaled sum, only the sign affects the rounding.
 ///
 /// A product or z above 2^1000 is scaled down by 2^1100, exactly if product and z may cancel. A
 /// nonzero sum then stays above 2^890, and only its sign affects the rounding.

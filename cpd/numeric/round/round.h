@@ -58,7 +58,7 @@ struct Rule {
   static constexpr Rounding mode = kMode;
   static constexpr Form form = kForm;
   static constexpr bool integer = kForm == Form::integer;
-  /// True for signed formats with zero, subnormals, -0 (except `integer`) and no overflow to NaN.
+  /// True: the format has signs, zero, subnormals, no overflow to NaN and, unless `integer`, -0.
   static constexpr bool simple = is_simple(kForm) || integer;
   /// True if rounding by this rule is done by an addition of binary32 numbers.
   static constexpr bool adds = kForm == Form::addition || kForm == Form::general_addition ||
@@ -155,7 +155,7 @@ CPD_FN constexpr Unsigned<V> divide_stochastic(Unsigned<V> sig, Signed<V> cut, U
   return shift_right(head + shift_right(addend, splat<U>(bits) - kept), kept);
 }
 
-/// Returns sig / 2^cut rounded by the rule's mode: a q whose code is even if q + parity is even.
+/// Returns q = sig / 2^cut, rounded by the rule's mode. q's code is even if q + parity is even.
 template <class R, class V, class Mask>
 CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsigned<V> parity,
                                     Mask negative, Unsigned<V> random, const RoundPlan& plan) {
@@ -181,7 +181,7 @@ CPD_FN constexpr Unsigned<V> divide(Unsigned<V> sig, Signed<V> cut_wanted, Unsig
   }
 }
 
-/// True if short_code and short_magnitude, which take few operations, round numbers of V.
+/// True if short_code and short_magnitude, which take few operations, can round values of type V.
 template <class R, class V>
 constexpr bool kIsShort =
     Lanes<V>::mantissa == 23 && R::form != Form::general && R::form != Form::simple;
@@ -233,10 +233,10 @@ CPD_FN constexpr GridSum<V> add_grid_unit(V x, const RoundPlan& plan) {
   return {unit, directed_sum<R>(x, a, sum, unit, plan), above};
 }
 
-/// Returns the pattern of |x| plus an integer that carries into the format's last place exactly if
-/// x rounds away. The caller drops the `cut` bits below. Used for Form::in_place and for normal
-/// numbers with Form::scaled. In stochastic modes, R is added to the N bits after the last place;
-/// if there are fewer bits, the low bits of R have no effect.
+/// Returns the pattern of |x| plus an integer. The sum carries into the format's last place exactly
+/// if x rounds away, and the caller clears the `cut` bits below that place. Form::in_place rounds
+/// all numbers in this way, Form::scaled normal numbers. In stochastic modes, R is added to the N
+/// bits after the last place; if there are fewer bits, the low bits of R have no effect.
 template <class R, class V>
 CPD_FN constexpr Unsigned<V> carried_pattern(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -293,7 +293,7 @@ template <class R, class V>
 CPD_FN constexpr V short_magnitude(V x, Unsigned<V> random, const RoundPlan& plan) {
   using U = Unsigned<V>;
   if constexpr (R::adds) {
-    // The subtraction is exact: the result has the last place of s.sum and is at most 2^(e + 1).
+    // Subtracting s.unit is exact: the result has the last place of s.sum and is at most 2^(e + 1).
     const GridSum<V> s = add_grid_unit<R>(x, plan);
     return bits_as<V>(s.sum) - bits_as<V>(s.unit);
   } else {
@@ -324,7 +324,7 @@ CPD_FN constexpr Signed<V> round_to_code(V x, Unsigned<V> random, const RoundPla
   const I place = max(exponent, least);  // the binade whose spacing x is rounded to
   const I depth = (I)((U)(place - exponent) >> P::mantissa);
   I cut = depth + splat<I>(grid.cut);
-  // The code of a number of this binade is `base` plus its significand, in spacings of the format.
+  // A number's code is its significand in spacings plus `base`, which a binade's numbers share.
   U base = (U)(place - least) >> grid.cut;
   if constexpr (!R::simple) {
     if (!plan.has_zero) base = base - splat<U>(1);
@@ -348,8 +348,8 @@ CPD_FN constexpr V magnitude_of_code(Signed<V> code, const RoundPlan& plan) {
   const Grid& grid = grid_of<V>(plan);
   const E least = static_cast<E>(grid.emin_field) << Lanes<V>::mantissa;
   const U significand = shift_left((U)code, grid.cut);
-  // If the format has binary32's own exponents, the shifted code is the value's bit pattern. (Some
-  // CPUs take a hundred cycles for a subtraction with a subnormal result.)
+  // With binary32's own exponents, the code << grid.cut is the value's bit pattern. (A subtraction
+  // with a subnormal result would take some CPUs a hundred cycles.)
   if constexpr (Lanes<V>::mantissa == 23 && R::form == Form::in_place) {
     return bits_as<V>(significand);
   }
@@ -370,8 +370,8 @@ struct Outcome {
   Mask nan;
 };
 
-/// Returns the lanes whose results overflow, become the largest value, or are NaN. `code` is the
-/// magnitude code, or another integer that ascends with the result. A code above `most` overflows.
+/// Returns masks of the lanes that overflow, become the largest value, or are NaN. `code`, or
+/// another integer that ascends with the result, overflows above `most`, the largest value's code.
 template <class R, class V>
 CPD_FN constexpr auto outcome_of(V x, Signed<V> code, Signed<V> most, const RoundPlan& plan) {
   using U = Unsigned<V>;
@@ -408,7 +408,7 @@ CPD_FN constexpr T largest_of(V x, T most, T below, const RoundPlan& plan) {
   return most;
 }
 
-/// Returns the result of an overflow: `largest` for int_full, which has no Inf or NaN, else `over`.
+/// Returns `over`, the result of an overflow; for int_full, without Inf and NaN, `largest`.
 template <class R, class T>
 CPD_FN constexpr T overflow_of(T over, T largest, const RoundPlan& plan) {
   if constexpr (!R::simple) {
@@ -434,7 +434,7 @@ CPD_FN constexpr Unsigned<V> complement_of(Signed<V> code, V x, const RoundPlan&
 }
 
 /// Returns the magnitude with its sign in the format. -0 results only if the format has -0. In
-/// unsigned formats, a negative number that does not round to zero becomes `negative`.
+/// unsigned formats, a negative number that does not round to zero gives the argument `negative`.
 template <class R, class U, class Mask>
 CPD_FN constexpr U with_sign(U magnitude, U sign, Mask rounds_to_zero, U negative,
                              const RoundPlan& plan) {

@@ -74,9 +74,9 @@ struct RoundPlan {
   float max_value = 0;
   float unit = 0;  ///< Form::integer: the value of code 1
   /// Constants of stochastic rounding with N random bits by Form::scaled or Form::integer.
-  /// scaled_below is the pattern of 2^emin. A smaller |x| is multiplied by to_units = 2^(man + N -
-  /// emin) before it is rounded to a code. The code is multiplied by from_units = 2^(emin - man) to
-  /// get the rounded value.
+  /// scaled_below is the binary32 pattern of 2^emin. An |x| below 2^emin is multiplied by to_units
+  /// = 2^(man + N - emin) before it is rounded to a code. The code is multiplied by from_units =
+  /// 2^(emin - man) to get the rounded value.
   std::int32_t scaled_below = 0;
   float to_units = 0;
   float from_units = 0;
@@ -85,8 +85,8 @@ struct RoundPlan {
   /// value.
   float lowest_value = 0;
   bool scale_in_binary32 = false;     ///< x * 2^shift may be formed in binary32 first
-  bool scale_up_in_binary32 = false;  ///< the same, for shift > 0 only
-  bool scale_down_to_odd = false;  ///< the same, for shift < 0 only, rounded to odd (scaled_to_odd)
+  bool scale_up_in_binary32 = false;  ///< if shift > 0, x * 2^shift may be formed in binary32
+  bool scale_down_to_odd = false;     ///< if shift < 0, x * 2^shift may be formed rounded to odd
 };
 
 /// Returns whether the plan's form rounds by an addition of binary32.
@@ -95,8 +95,9 @@ CPD_FN constexpr bool is_addition(const RoundPlan& plan) {
          (plan.form == Form::integer && plan.mode == Rounding::nearest_even);
 }
 
-/// Returns whether a binary32 addition can round in this mode: to nearest-even, or in a directed
-/// mode by a correction of one last place.
+/// Returns whether a binary32 addition can round in this mode. The addition itself rounds to
+/// nearest-even; in a directed mode, the sum may have to be corrected by one unit in its last
+/// place.
 constexpr bool rounds_by_addition(Rounding mode) {
   return mode == Rounding::nearest_even || mode == Rounding::toward_zero || mode == Rounding::up ||
          mode == Rounding::down;
@@ -126,7 +127,8 @@ constexpr int top_exponent(const Format& format) {
   return format.max() > 0 ? format.emax() : format.emin() - 1;
 }
 
-/// The reason why a rounding has no shorter form than `simple` or `general`.
+/// The reason why no form faster than `simple` or `general` is exact for a rounding; has_one if
+/// there is a faster form.
 enum class NoForm : std::uint8_t {
   has_one,
   wide,            ///< the format leaves binary32's normal range
@@ -142,8 +144,9 @@ struct FormChoice {
   NoForm why = NoForm::has_one;
 };
 
-/// Returns the fastest form (Form) in which a plan's roundings are exact. If it is `simple` or
-/// `general`, `why` is the reason. All other fields of the plan must be set.
+/// Returns the fastest form (Form) in which a plan's roundings are exact. For the forms `simple`
+/// and `general`, `why` is the reason why no faster form is exact. All other fields of the plan
+/// must be set.
 constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   const bool has_all = plan.has_zero && !plan.flush;
   const bool simple = plan.plain && has_all && !plan.overflow_is_nan;
@@ -167,8 +170,8 @@ constexpr FormChoice choose_form(const RoundPlan& plan, const Format& format) {
   if (!has_all) return any(NoForm::special_values);
   const bool even = plan.mode == Rounding::nearest_even;
   if (own_exponents) return simple && even ? FormChoice{Form::in_place} : any(NoForm::exponents);
-  // The largest number that is added in order to round, 2^(top_exponent + 2 + grid32.cut), must be
-  // a binary32 number. Binary32 must hold a sum's leading bit and the man + 1 bits of the result.
+  // Rounding by addition adds at most 2^(top_exponent + 2 + grid32.cut), which must be a binary32
+  // number. Binary32 must hold the leading bit of the sum and the man + 1 bits of the result.
   if (top_exponent(format) + 2 + plan.grid32.cut > 127 || format.man > 22) {
     return any(NoForm::range);
   }
@@ -225,10 +228,10 @@ constexpr RoundPlan make_plan(const Format& format, const RoundingOptions& optio
     plan.from_units = static_cast<float>(Format::power_of_two(emin - format.man));
   }
   if (is_addition(plan)) plan.beyond = (top_exponent(format) + 2 + 127) << 23;
-  // The conditions under which x * 2^shift may be formed in binary32. A product below 2^-126 loses
-  // bits, but is so far below the spacing that rounding to nearest gives zero, and stochastic
-  // rounding (which reads at most 25 bits of the fraction) never rounds up. A product that
-  // overflows is beyond every format whose max is below 2^127.
+  // Determines whether x * 2^shift may be formed in binary32 before it is rounded. A product below
+  // 2^-126 loses bits, but is so far below the spacing that rounding to nearest gives zero, and
+  // stochastic rounding (which reads at most 25 bits of the fraction) never rounds up. A product
+  // that overflows is beyond every format whose max is below 2^127.
   plan.scale_in_binary32 = !plan.wide &&
                            (is_nearest(plan.mode) || plan.mode == Rounding::stochastic) &&
                            format.min_quantum_exponent() > -96 && format.max() < 0x1p127;

@@ -71,14 +71,14 @@ CPD_FN constexpr void with_operation(soft::Operation op, Run run) {
 template <class V>
 class Doubt {
  public:
-  /// Records an intermediate result or its error. An infinity or a NaN makes the result of its lane
-  /// uncertain.
+  /// Takes an intermediate result of an operation, or its error. Marks the result of each lane with
+  /// an infinity or a NaN as uncertain.
   CPD_FN void see(V x) { nan_ = fma(x, V{}, nan_); }
-  /// Records the error of the product in a fused multiply-add. An error other than zero makes the
-  /// result of its lane uncertain.
+  /// Takes the error of the product in a fused multiply-add. Marks the result of each lane with an
+  /// error other than zero as uncertain.
   CPD_FN void see_error(V error) { inexact_ |= bits_as<U>(error); }
-  /// Records a product or a dividend. The result of a lane is uncertain unless x is an exact zero,
-  /// or so large that its error, about 2^-47 of x, is a multiple of binary32's least number.
+  /// Takes a product or a dividend x. Marks the result of a lane as uncertain unless x is an exact
+  /// zero, or so large that its error, about 2^-47 of x, is a multiple of binary32's least number.
   template <class Mask>
   CPD_FN void see_size(V x, Mask is_zero) {
     const V size = bits_as<V>(bits_as<U>(x) & splat<U>(Pattern<V>::magnitude));

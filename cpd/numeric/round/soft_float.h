@@ -270,8 +270,8 @@ struct Cut {
   [[nodiscard]] bool is_inexact() const { return fraction != 0 || sticky; }
 };
 
-/// Splits |x| at bit `count` of its significand, where bit 0 is the lowest. `count` must be at
-/// least 75.
+/// Splits |x| at bit `count` of its significand (bit 0 is the lowest) into an integer above the
+/// split and a fraction below it. `count` must be at least 75.
 inline Cut cut_at(const Number& x, int count) {
   Cut cut{.sticky = x.sticky};
   if (count < 128) {
@@ -284,9 +284,10 @@ inline Cut cut_at(const Number& x, int count) {
   return cut;
 }
 
-/// Returns whether an inexact magnitude rounds to the next larger code. `divide` of round.h rounds
-/// a shorter number with the same outcome. Its integer part is `odd`, the last bit of the next
-/// smaller code. Its fraction has 52 bits, rounded to odd.
+/// Returns whether an inexact magnitude rounds to the next larger code. Decides by rounding a
+/// shorter number with `divide` of round.h, which has the same outcome. The shorter number's
+/// integer part is `odd`, the last bit of the next smaller code. Its fraction has 52 bits, rounded
+/// to odd.
 inline bool rounds_away(const Cut& cut, bool negative, bool odd, std::uint32_t random,
                         const Target& to) {
   constexpr int kBits = 52;
@@ -312,8 +313,8 @@ inline bool is_inward(Rounding mode, bool negative) {
 }
 
 /// Returns the value that replaces an infinite number or an overflow: an infinity, NaN or the
-/// largest value, as the target's format and overflow require. The returned flags are the argument
-/// `exact` if the value is an infinity, else `other`.
+/// largest value, as the target's format and overflow require. The result has the flags `exact` if
+/// it is an infinity, else the flags `other`; the caller passes both sets of flags.
 inline Rounded infinite(bool negative, const Target& to, std::uint8_t exact, std::uint8_t other) {
   if (to.saturates) return with_sign(to.largest(negative), negative, other);
   if (to.has_inf) return with_sign(kInfinity, negative, exact);
@@ -331,8 +332,8 @@ inline Rounded below_unsigned(bool finite, const Target& to, std::uint8_t flags)
 /// Returns log2 of |x|, rounded down.
 inline int binade(const Number& x) { return x.exponent + 127; }
 
-/// Returns whether the code of a number of this binade is odd. The number's significand is `units`
-/// spacings. Codes continue above the format's largest value.
+/// Returns whether the code of a number from 2^binade up to 2^(binade + 1) is odd. The number's
+/// significand is `units` spacings. Codes continue above the format's largest value.
 inline bool is_odd(std::uint64_t units, int binade, const Target& to) {
   if (to.man > 0) return (units & 1) != 0;
   const bool odd_binade = ((binade - to.emin) & 1) != 0;
@@ -412,7 +413,8 @@ inline Rounded round(const Number& x, const Target& to, std::uint32_t random = 0
 
 // ---- operation and rounding ---------------------------------------------------------------------
 
-/// Returns the exact result of an operation that will be rounded by `mode`.
+/// Returns the exact result of an operation, which the caller will round in mode `mode`. The mode
+/// determines only the sign of an exact zero sum.
 inline Number exact(Operation operation, double x, double y, double z, Rounding mode) {
   const bool down = mode == Rounding::down;
   switch (operation) {

@@ -14,9 +14,9 @@ namespace cpd::soft {
 
 namespace detail {
 
-/// Returns the least number of type T from which on all inexact magnitudes raise `flag`. With
-/// `ends`, returns the least number from which on none raises `flag`. Bisects over the bit patterns
-/// of T, as there is only one such change.
+/// Returns the least number of type T from which on every inexact magnitude raises `flag`. With
+/// `ends`, returns the least number from which on no inexact magnitude raises `flag`. Finds the
+/// number by bisection over the bit patterns of T, because the flag changes at one pattern only.
 template <class T>
 T limit_of(const Target& to, bool negative, std::uint8_t flag, bool ends, std::uint32_t random) {
   using U = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;

@@ -19,10 +19,9 @@ struct LargestLimit {
   std::int64_t equals = 0;
 };
 
-/// The digits of a pattern (the bits of a magnitude). The search for a limit finds a pattern digit
-/// by digit, the highest digit first. kPatternDigits is the number of digits, and kMostDigit is the
-/// greatest value of any digit. digit_shift returns the position of a digit's lowest bit, and
-/// last_digit the digit's greatest value.
+/// The search for a limit finds a pattern (the bits of a magnitude) digit by digit, the highest
+/// digit first. A pattern has kPatternDigits digits. digit_shift returns the position of a digit's
+/// lowest bit, and last_digit the greatest value of that digit. No digit exceeds kMostDigit.
 constexpr int kPatternDigits = 3;
 constexpr std::uint32_t kMostDigit = 2047;
 constexpr int digit_shift(int digit) { return 20 - 10 * digit; }

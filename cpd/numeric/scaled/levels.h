@@ -46,12 +46,12 @@ struct LevelSpacing {
   static constexpr int kUnits = 256;
   static constexpr int kMostSteps = 127;
   std::uint16_t place[kMostSteps + 1] = {};
-  /// below[p] is the last level at or below position p.
+  /// below[p] is the last level whose position (in units of norm / 256) is at most p.
   std::uint8_t below[kUnits] = {};
 };
 
-/// The plan by which values become codes of `bits` bits. The code of a signed level is the level
-/// modulo 2^bits. The code of an interval's end is the end's number.
+/// The plan by which values become codes of `bits` bits. A code is a signed level modulo 2^bits or,
+/// with `intervals`, the number of the interval's end to which the value is rounded.
 struct LevelPlan {
   int bits = 0;
   std::int32_t steps = 0;  ///< s, the number of steps
@@ -109,9 +109,9 @@ CPD_FN constexpr double variance_of(const Moments& about) {
   return squares > 0 ? squares / n : 0;
 }
 
-/// Returns the norm of n values. LevelNorm::clipped limits it to c standard deviations (0: no
-/// limit). The moments are about 0, but for a limited norm about the first finite value, so that
-/// equal values have the deviation 0. A norm that is not finite becomes NaN.
+/// Returns the norm of n values. LevelNorm::clipped limits the norm to c standard deviations (c =
+/// 0: no limit). The caller takes `moments` about 0 or, for a limited norm, about the first finite
+/// value, so that equal values have the deviation 0. A norm that is not finite becomes NaN.
 CPD_FN float norm_of(LevelNorm norm, double c, const Moments& moments, std::int64_t n) {
   const bool clips = norm == LevelNorm::clipped;
   float found = moments.largest;
@@ -181,7 +181,7 @@ CPD_FN std::uint32_t level_code(const LevelPlan& plan, float v, float norm, std:
 
 /// Computes the codes of values in lanes by an estimate, and reports the few lanes that need the
 /// exact rule of level_code. V is binary64 for any norm, or binary32 for 2^-60 <= norm <= 2^60. In
-/// binary32, any number of steps is supported with kFine, and at most 255 steps without kFine.
+/// binary32, a plan with more than 255 steps needs kFine, an estimate with fewer rounding errors.
 template <class V, bool kFine = false>
 struct LevelLanes {
   using Value = typename Narrow<V>::F32;
@@ -201,9 +201,10 @@ struct LevelLanes {
   U mask, none;
 
   /// Returns a bound on the error of the estimated level (before truncation). Without kFine, four
-  /// operations round: Step::inverse, and in code() two fused multiply-adds and the addition of
-  /// `slack`. Each errs by at most half an ulp of s + 2. With kFine, `rest` in code() errs by at
-  /// most 2 * 2^-24 of a step, and the operations on `rest` by 7 * 2^-24.
+  /// operations round: Step::inverse, and in code() two fused multiply-adds and the addition of the
+  /// bound itself (`slack`). Each errs by at most half an ulp of s + 2. With kFine, the remainder
+  /// `rest` in code() errs by at most 2 * 2^-24 of a step, and the operations on `rest` by 7 *
+  /// 2^-24.
   CPD_FN static double error_of(const LevelPlan& plan) {
     if (plan.random_bits == 0) return 0;
     return kFine ? 0x1p-20 : (plan.steps + 2) * exact_power(1 - Lanes<V>::mantissa);
@@ -241,8 +242,8 @@ struct LevelLanes {
       const I base = convert<I>(whole);
       const V count = convert<V>(base) - offset;
       const V rest = negative_fma(count, step.low, negative_fma(count, step.high, v));
-      // The estimated level is base + more - 1. The 1 that is added to `more` keeps it positive
-      // even if `base` is 1 too large, so that truncation rounds down.
+      // The estimated level is `base`, a first estimate, plus the correction `more` - 1. The 1
+      // keeps `more` positive even if `base` is 1 too large, so that truncation rounds down.
       const V one = splat<V>(S{1});
       V more = fma(rest, step.inverse, fma(draw, unit, one));
       more = select(more < splat<V>(S{3}), more, splat<V>(S{3}));
@@ -268,8 +269,8 @@ struct LevelLanes {
   }
 
  private:
-  /// Returns `place`, the estimate of a level before truncation, limited to the range of levels.
-  /// The result can be converted to an integer.
+  /// Returns `place`, the estimate of a level before truncation, but not beyond the last level or,
+  /// with kIntervals, below the first. So the result can be converted to an integer.
   template <bool kIntervals>
   CPD_FN V at_place(V place) const {
     place = select(place < limit, place, limit);
@@ -289,8 +290,8 @@ CPD_FN float spaced_value(const LevelPlan& plan, std::uint32_t code, float norm)
   return level < 0 && norm > 0 ? -value : value;
 }
 
-/// Returns whether signed codes other than the code of NaN have no level. This is so if the bits of
-/// a code can hold a level beyond the plan's last level.
+/// Returns whether some signed codes, in addition to the code of NaN, stand for no level. This is
+/// so if the bits of a code can hold a level beyond the plan's last level.
 CPD_FN constexpr bool has_spare_codes(const LevelPlan& plan) {
   return !plan.intervals && static_cast<std::uint32_t>(plan.most) < no_level(plan) - 1;
 }
@@ -348,8 +349,8 @@ struct LevelValues {
   }
 };
 
-/// Returns the value of one code, by LevelValues or spaced_value. Returns NaN if the norm is NaN or
-/// infinite.
+/// Returns the value of one code: by spaced_value if levels have unequal distances, else by
+/// LevelValues. Returns NaN if the norm is NaN or infinite.
 CPD_FN float level_value(const LevelPlan& plan, std::uint32_t code, float norm) {
   if (!(norm - norm == 0)) return bits_as<float>(0x7FC00000U);
   if (plan.spacing != nullptr) return spaced_value(plan, code, norm);

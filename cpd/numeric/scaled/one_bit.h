@@ -16,8 +16,8 @@ namespace cpd {
 struct OneBitRun {
   std::int64_t n = 0;
   std::int64_t bucket = 1;
-  /// The n values may begin within a bucket: the number of that bucket's values before the first
-  /// one.
+  /// The number of values of the first bucket that precede the n values. Above 0 if the n values
+  /// begin within a bucket.
   std::int64_t before = 0;
   /// True: the bits of each bucket are padded to whole 32-bit words. False: the bits of all buckets
   /// follow one another without padding.

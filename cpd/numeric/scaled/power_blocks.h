@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Casts blocks whose scale is a power of two into bf16 without a multiplication. Under its block's
-// scale, the last digit of an element is worth a power of two. So one addition of binary32 rounds
-// to that digit (GridSum in round.h), and bf16 holds the result.
+// Casts values into bf16, rounded to a scaled format, without a multiplication. Every block must
+// have a scale that is a power of two. The last digit of a scaled element is then worth a power of
+// two, too. So one addition of binary32 rounds a value to that digit (GridSum in round.h), and bf16
+// holds the result.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +31,9 @@ struct PowerBlocks {
 /// The number of elements of a block along a row.
 constexpr std::int64_t kPowerBlock = 32;
 
-/// The values to cast. If `along`, they are one row of `n` values, and every kPowerBlock neighbors
-/// are a block. Else they are `rows` rows of `n` values, `stride` elements apart, and each column
-/// is a block.
+/// The values to cast. If `along` is set, they are one row of `n` values, and every kPowerBlock
+/// successive values are a block. Else they are `rows` rows of `n` values, `stride` elements apart,
+/// and each column is a block.
 struct PowerRun {
   bool along = true;    ///< blocks lie along the row
   bool is_bf16 = true;  ///< x is bf16, else binary32
@@ -41,8 +42,8 @@ struct PowerRun {
   std::uint16_t* y = nullptr;
 };
 
-/// Returns the constants for a plan. If casts by power_value do not support the plan's scales or
-/// elements, has_any() of the result is false.
+/// Returns the constants with which power_value casts into a plan's format. If power_value does not
+/// support the plan's scales or elements, has_any() of the result is false.
 constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   const bool rounds = element.mode == Rounding::nearest_even && element.form == Form::addition &&
@@ -74,10 +75,11 @@ constexpr PowerBlocks make_power_blocks(const ScaledPlan& plan) {
   blocks.least = emin * (1 << 23);
   blocks.cut = element.grid32.cut << 23;
   blocks.max = std::bit_cast<std::int32_t>(element.max_value);
-  // Let e be the exponent of a block's largest |x|. The scale is at most two binades from 2^(e -
-  // plan.emax). `low` and `high` limit e so that the scale and |x| * multiplier are normal numbers,
-  // the scale is in its format, and bf16 holds subnormal elements. The additions in power_value do
-  // not overflow: e is at most 90, and the added power of two at most 2^22 times larger.
+  // Let e be the exponent of a block's largest |x|, and plan.emax the exponent of the element
+  // format's max. The scale is at most two binades from 2^(e - plan.emax). `low` and `high` limit e
+  // so that the scale and |x| * multiplier are normal numbers, the scale is a number of the scales'
+  // format, and bf16 holds subnormal elements. The additions in power_value do not overflow: e is
+  // at most 90, and the added power of two at most 2^22 times larger.
   int low = -80;
   for (const int least : {plan.emax - 124, plan.least + plan.emax + 2, plan.emax - emin - 124,
                           plan.emax - emin + plan.man - 131}) {

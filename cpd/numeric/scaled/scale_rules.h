@@ -253,8 +253,8 @@ CPD_FN W rounded_up_scale(W a, const ScaledPlan& plan) {
   return power_of_two<W>(min(max(e, splat<I>(-127)), splat<I>(127)));
 }
 
-/// Returns the scale of a block in arithmetic `exact`, or in te or torchao if the scale is a power
-/// of two.
+/// Returns the scale and factor of a block in arithmetic `exact`. Also serves the arithmetics te
+/// and torchao if scales are powers of two.
 template <class W>
 CPD_FN BlockScale<W> power_or_exact_scale(W a, W outer, double share, const ScaledPlan& plan) {
   if (plan.arithmetic != Arithmetic::exact && plan.rule == ScaleRule::rceil) {
@@ -296,8 +296,8 @@ CPD_FN BlockScale<W> scale_by_arithmetic(W a, OuterScale<W> outer, double share,
 
 /// Returns the scale and factor of a block with the largest magnitude `a`, under an outer scale.
 /// `a` is Inf or NaN if the block contains Inf or NaN and the plan makes such blocks NaN. The scale
-/// is computed from a * share: `share` is 1 for the first candidate of a scale, kOtherShare for the
-/// second (ScaleChoice).
+/// is computed from a * share. `share` is 1 or, for the second of two candidate scales
+/// (ScaleChoice), kOtherShare.
 template <class W>
 CPD_FN BlockScale<W> block_scale(W a, OuterScale<W> outer, double share, const ScaledPlan& plan) {
   BlockScale<W> block;

@@ -96,8 +96,8 @@ CPD_FN auto scaled_value(V q, ElementScale<V> at) {
   return select(y == y, y, nan);
 }
 
-/// Returns the number by which binary32 lanes multiply or divide a block's elements, as `route`
-/// requires (ElementScale::factor). If the scale is 0, this number makes every element 0.
+/// Returns the number by which binary32 lanes multiply (ElementRoute::multiply) or else divide a
+/// block's elements: ElementScale::factor. If the scale is 0, this number makes every element 0.
 template <class W>
 CPD_FN W element_by(ElementRoute route, BlockScale<W> block) {
   if (route == ElementRoute::multiply) return block.factor;

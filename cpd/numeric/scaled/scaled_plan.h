@@ -79,8 +79,8 @@ constexpr ScaledPlan make_scaled_plan(const Scaled& scaled, const RoundingOption
   const bool narrow = bf16 && scaled.block.kind != BlockShape::Kind::tensor;
   plan.largest_multiplier = narrow ? 0x1.FEp127 : 0x1.FFFFFEp127;
 
-  // A product of element and scale is a binary32 number if no bit is below 2^-149, and no product
-  // is beyond the range.
+  // A product of element and scale is a binary32 number under three conditions: it has at most 24
+  // bits, no bit is below 2^-149, and the largest product is below 2^128.
   const bool narrow_product =
       scaled.element.precision() + scaled.scale.precision() <= 24 &&
       scaled.element.min_quantum_exponent() + plan.least - scaled.scale.man * !goes_below >= -149 &&
@@ -97,17 +97,18 @@ constexpr ElementRoute route_of(const ScaledPlan& plan) {
   const RoundPlan& element = plan.element;
   if (plan.two_levels || !element.scale_in_binary32) return ElementRoute::wide;
   if (plan.of_powers) return ElementRoute::multiply;
-  // A binary32 quotient that is rounded to odd has the first 22 bits of the exact quotient, and
-  // shows whether the bits after them are all zero.
+  // The route `divide` requires that a rounding reads at most 22 bits of the quotient. A binary32
+  // quotient that is rounded to odd has the first 22 bits of the exact quotient, and shows whether
+  // the bits after them are all zero.
   const int looked_at =
       element.man + 1 + (element.mode == Rounding::stochastic ? element.random_bits + 1 : 1);
   const int least = element.grid32.emin_field - 127 - element.man;
   return looked_at <= 22 && least >= -20 ? ElementRoute::divide : ElementRoute::wide;
 }
 
-/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h). Element i
-/// of a row has scale number i / run. `run` is 1, or 16, 32, … 512, or a multiple of 1024. `random`
-/// points to the random integers of a stochastic plan, else is null.
+/// Rows of n elements and the scales of their blocks (ElementScale in scaled_elements.h). Every
+/// `run` successive elements of a row share a scale. `run` is 1, or 16, 32, … 512, or a multiple of
+/// 1024. `random` points to the random integers of a stochastic plan, else is null.
 struct ScaledRun {
   std::int64_t rows = 1, n = 0, run = 1;
   const float* x = nullptr;

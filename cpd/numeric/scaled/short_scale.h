@@ -17,7 +17,8 @@ struct PowerRule {
   bool fits = false;  ///< whether the plan's scales follow such a rule
   bool by_ratio = false;
   float ratio = 1;
-  /// The number to add to the bits. The addition carries into the exponent if the scale rounds up.
+  /// The number to add to the bits of magnitude or magnitude * ratio. The addition carries into the
+  /// exponent if the scale rounds up.
   std::uint32_t carry = 0;
   std::int32_t less = 0;
 };
@@ -51,8 +52,8 @@ constexpr PowerRule power_rule_of(const ScaledPlan& plan) {
 
 /// Sets the scale of a block whose largest magnitude has the bits `largest`, and the factor of the
 /// block's elements. Returns false, and sets nothing, unless the magnitude and the scale are in
-/// 2^-100 … 2^100. In this range, the product with `ratio`, the scale and the factor are normal
-/// numbers.
+/// 2^-100 … 2^100. In this range, the scale, the factor and (if by_ratio is set) magnitude * ratio
+/// are normal numbers.
 CPD_FN bool power_scale_of_bits(std::uint32_t largest, const PowerRule& rule,
                                 BlockScale<float>* block) {
   constexpr std::uint32_t kLeast = 27U << 23;

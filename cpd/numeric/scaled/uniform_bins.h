@@ -57,7 +57,7 @@ class WideSum {
     }
     int top = kLimbs - 1;
     while (top > 0 && size[top] == 0) --top;
-    // `odd` is the sum's magnitude rounded to odd, to its upper 53 bits, which binary64 can hold.
+    // `odd` is the sum's magnitude, rounded to odd to 53 bits so that binary64 can hold it.
     const int above = std::countl_zero(size[top]);
     std::uint64_t upper = size[top] << (above & 63);
     std::uint64_t lower = 0;
@@ -115,8 +115,8 @@ struct BinEstimate {
 
 class UniformBins {
  public:
-  /// `least` and `greatest` must be finite with least <= greatest. `bits` is 0…30, and 0 if and
-  /// only if least equals greatest.
+  /// Makes 2^bits bins between `least` and `greatest`, which must be finite with least <= greatest.
+  /// `bits` is 0…30, and 0 if and only if least equals greatest.
   UniformBins(float least, float greatest, int bits)
       : least_(least),
         greatest_(greatest),
@@ -167,8 +167,8 @@ class UniformBins {
       sum.Add(twice, greatest_, 0);
       return sum.Rounded(bits_ + 1);
     }
-    // Both products are exact in binary64: least_ and greatest_ have 24 bits, the factors at most
-    // 29.
+    // The products of least_ and greatest_ with their factors are exact in binary64: least_ and
+    // greatest_ have 24 bits, the factors at most 29.
     return static_cast<float>(
         add_to_odd(double{least_} * (static_cast<double>(all - twice) * half_),
                    double{greatest_} * (static_cast<double>(twice) * half_)));
@@ -195,7 +195,7 @@ class UniformBins {
   std::uint32_t last_;
   double half_;
   BinEstimate<double> estimate_;
-  /// The estimate in binary32, if the range and the number of bits allow one.
+  /// Estimates bins in binary32. Not set if the range or the number of bits does not allow this.
   std::optional<BinEstimate<float>> short_estimate_;
 };
 

@@ -15,8 +15,8 @@
 namespace cpd {
 inline namespace CPD_ISA {
 
-/// Returns a + b rounded once. V is float lanes if the step adds in binary32 (first method), and
-/// double lanes if the step adds in binary64 (second method).
+/// Returns a + b rounded once. V is float lanes if FoldPlan allows binary32 additions, and double
+/// lanes if the sum must be formed in binary64.
 template <class R, class V>
 CPD_FN constexpr V rounded_sum(V a, V b, Unsigned<V> random, const RoundPlan& plan) {
   if constexpr (Lanes<V>::mantissa == 23) {
@@ -39,8 +39,8 @@ CPD_FN constexpr void accumulate(V x, V& sum, Unsigned<V> random, const RoundPla
   sum = rounded_sum<R>(sum, x, random, plan);
 }
 
-/// Adds two numbers by rounded_sum. draw(i) must return the random integers for addition number i
-/// of the step.
+/// Adds two numbers by rounded_sum, for a step that consists of several additions. draw(i) must
+/// return the random integers for the step's addition i, counted from 0.
 template <class R, class Draw>
 struct RoundedSums {
   Draw draw;

@@ -27,7 +27,7 @@ CPD_FN bool with_fast_sums(FastPath path, Run run) {
 }
 
 /// Adds terms to sums, in lanes, with the roundings of a fast path. Records the largest magnitude
-/// of any sum before its rounding.
+/// of any sum before its rounding, which decides whether the results are valid (is_good).
 template <class Path, class V>
 class FastSums {
  public:
@@ -44,7 +44,8 @@ class FastSums {
     compensation = sum_of(sum_of(t, -sum), -y);
     sum = t;
   }
-  /// Returns whether every sum was finite and within the limit before its rounding.
+  /// Returns whether every sum was finite and within the plan's limit before its rounding, so that
+  /// the results are valid.
   CPD_FN bool is_good() const { return !any(largest_ > limit_); }
 
  private:

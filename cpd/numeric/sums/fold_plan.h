@@ -38,7 +38,7 @@ struct FoldPlan {
   StochasticFormat stochastic{};
   bool stochastic_in_binary32 = false;  ///< for the path `stochastic`: binary32 lanes suffice
 
-  /// Returns the format into which the fast path rounds, the constructor argument of TermSteps.
+  /// Returns the format into which the fast path rounds sums, for the constructor of TermSteps.
   [[nodiscard]] CPD_FN constexpr RoundedInto into() const {
     return {round.man, quantum, round.keeps_negative_zero};
   }

@@ -23,8 +23,8 @@ struct GemmPlan {
   bool exact_products = false;
   RoundPlan product;  ///< rounds products, unless exact_products
   RoundPlan sum;
-  /// Rounded products may be formed in binary32 if the significant bits of the two operands add up
-  /// to at most this number. 0: never.
+  /// A product that is rounded may first be formed in binary32 if the significant bits of its two
+  /// operands add up to at most this number. 0: no product may.
   int product_bits = 0;
   bool sum_in_binary32 = false;  ///< rounded products may be added in binary32 (see FoldPlan)
   FastPlan fast;

@@ -152,8 +152,8 @@ concept HoldsTree = requires(Backend& to) {
 /// four for each term (one for the first).
 class SumWalk {
  public:
-  /// Starts at term k of a sum. For k > 0, the planes (the values of the sum's state) hold the sum
-  /// of the first k terms.
+  /// Begins a sum (k = 0), or continues a sum with term k. For k > 0, the planes (the values of the
+  /// sum's state) hold the sum of the first k terms.
   CPD_FN constexpr SumWalk(const SumOrder& order, std::int64_t k)
       : order_(order),
         k_(k),
@@ -282,9 +282,9 @@ class SumWalk {
 
 // --- the plans of a sum's steps ------------------------------------------------------------------
 
-/// Returns the format of terms to pass to make_fold_plan for a pairwise sum. Such a sum adds pairs
-/// of terms that have not been rounded into `format`. The result is `terms_in` if its values are
-/// multiples of the least spacing of `format`, else fp32. (If one term is halfway between two
+/// Returns the format that make_fold_plan must assume for the terms of a pairwise sum, which adds
+/// pairs of terms that have not been rounded into `format`. The result is `terms_in` if its values
+/// are multiples of the least spacing of `format`, else fp32. (If one term is halfway between two
 /// subnormal numbers of `format`, the sign of a much smaller second term decides the rounding.)
 constexpr Format known_of_pairs(const Format& terms_in, const Format& format) {
   const bool on_grid = terms_in.min_quantum_exponent() >= format.min_quantum_exponent();
@@ -307,8 +307,8 @@ constexpr FoldPlan plan_of_terms(const Accumulator& accumulator, const Format& t
       return make_fold_plan(accumulator, terms_in, key, on);
   }
 }
-/// Returns the plan of the additions of sums to sums: of chunks' sums (chunked), or of trees
-/// (pairwise).
+/// Returns the plan of the additions that combine partial sums: the sums of chunks (scheme chunked)
+/// or of trees (pairwise).
 constexpr FoldPlan plan_of_sums(const Accumulator& accumulator, const RandomKey& key = {},
                                 FastPaths on = {}) {
   const Format& format = accumulator.format;

@@ -30,8 +30,8 @@ struct AccumulatorPlan {
   }
 };
 
-/// The scheme and formats by which an accumulator adds products: all products, or if chunked the
-/// products of one chunk.
+/// The scheme and formats of the sum to which each product is added. A chunked accumulator has one
+/// such sum for each chunk, any other accumulator one for all products.
 struct InnerSum {
   Scheme scheme;
   Format product, sum;

@@ -55,8 +55,8 @@ CPD_FN constexpr V limited(V product) {
   return select(absolute(product) >= splat<V>(0x1p128), infinite, product);
 }
 
-/// Returns the sum of the products of x with the numbers first, first + step, … below `count`, each
-/// cut as CutSum describes.
+/// Returns the sum of the products a(k) * b(k) for k = first, first + step, … below `count`. Each
+/// product is cut as CutSum describes.
 template <class V, class Operands>
 CPD_FN constexpr CutSum<V> cut_sum(const BlockFmaPlan& plan, const Operands& x, int first, int step,
                                    int count) {
@@ -222,8 +222,8 @@ CPD_FN constexpr V add_in_binary64(const BlockFmaPlan& plan, const Operands& x, 
   return round<R>(sum + V{}, Unsigned<V>{}, plan.sum);  // an exact zero is +0
 }
 
-/// Returns the running sum of a matrix unit after a block by Adder::exact. ExactSum computes one
-/// element at a time.
+/// Returns the running sum of a matrix unit after a block by Adder::exact, for one element of the
+/// result, not for lanes.
 template <class R, class Operands>
 CPD_FN constexpr double add_exactly(const BlockFmaPlan& plan, const Operands& x, int count,
                                     double sum) {

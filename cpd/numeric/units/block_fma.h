@@ -168,7 +168,8 @@ CPD_FN constexpr bool block_fits_binary32(const BlockFmaPlan& plan, int least_a,
 /// Returns 2^(F - e), the factor that converts terms to units of 2^(e - F). `e` is the block's
 /// greatest exponent, and F is plan.fraction_bits. In binary32 lanes, F - e is limited to 127: if
 /// it exceeds 127, every product is zero, and the factor has no effect. An infinite sum has e =
-/// 128. The factor is then 0 for F = 1, and cuts all other terms to 0, as required.
+/// 128. If F is 1, the factor is then 0 and cuts all finite terms to 0, which is correct beside an
+/// infinity.
 template <class V>
 CPD_FN constexpr V alignment(Signed<V> e, const BlockFmaPlan& plan) {
   using I = Signed<V>;
@@ -230,9 +231,9 @@ CPD_FN constexpr V end_block(V units, V sum, Signed<V> e, const BlockFmaPlan& pl
   return round_total<R>(block_total<R>(units, sum, e, plan), plan);
 }
 
-/// The largest E (a block's greatest exponent) for which end_in_range32 returns the right sum.
-/// least_end32 returns the least such E. With such an E, the sum after the block is zero or a
-/// normal number: it is below 2^(E + 9), and if not zero at least 2^(E - F).
+/// The largest E (a block's greatest exponent) that end_in_range32 supports. least_end32 returns
+/// the least such E. Within these limits, the sum after the block is zero or a normal number: it is
+/// below 2^(E + 9), and if not zero at least 2^(E - F).
 constexpr std::int32_t kMostEnd32 = 118;
 CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
   return plan.fraction_bits - 126;
@@ -240,13 +241,14 @@ CPD_FN constexpr std::int32_t least_end32(const BlockFmaPlan& plan) {
 
 /// Returns the running sum after a block, in binary32 lanes. `units` is the sum of the aligned
 /// products, and `sum` the running sum before the block. Requires plan.ends_in_binary32 and `e`
-/// (the block's greatest exponent) in least_end32 … kMostEnd32. If `sum` and `units` are 0, any
-/// such `e` serves.
+/// (the block's greatest exponent) in least_end32 … kMostEnd32. If `sum` and `units` are 0, any `e`
+/// in this range gives the same result.
 ///
-/// The sum of `units` and `addend` fits 33 bits. If the signs of both agree, the sum has their
-/// sign. Else the sum has the sign of the sum mod 2^32. Let m be the sum's magnitude, which must be
-/// truncated to 24 bits. m >> 24 has its leading bit right below these 24 bits. With that bit of m
-/// cleared, the conversion to binary32, which rounds to nearest, truncates.
+/// `addend` is `sum` in the units of the products. The sum of `units` and `addend` fits 33 bits. If
+/// `units` and `addend` have the same sign, so has their sum. Else the sum has the sign of the sum
+/// mod 2^32. Let m be the sum's magnitude, which must be truncated to 24 bits. m >> 24 has its
+/// leading bit right below these 24 bits. With that bit of m cleared, the conversion to binary32,
+/// which rounds to nearest, truncates.
 template <class V>
 CPD_FN constexpr V end_in_range32(Signed<V> units, V sum, Signed<V> e, const BlockFmaPlan& plan) {
   using U = Unsigned<V>;
@@ -302,8 +304,8 @@ CPD_FN constexpr Units<V> sum_of_units(const BlockFmaPlan& plan, const Operands&
 
 constexpr int kMostTerms = 64;  ///< the largest number of terms of a block
 
-/// Returns exponent_from(x, emin) for a binary32 value in binary64 lanes. Inf and NaN give 128, as
-/// in binary32 lanes.
+/// Returns the exponent of a binary32 value in binary64 lanes, as exponent_from does. But Inf and
+/// NaN give 128, as in binary32 lanes.
 template <class V>
 CPD_FN constexpr Signed<V> scaled_exponent(V x, int emin) {
   return min(exponent_from(x, emin), splat<Signed<V>>(128));

@@ -52,8 +52,8 @@ class ShortBlocks {
   /// block.
   CPD_FN constexpr std::int32_t take(std::int32_t greatest) {
     highest_ = max(highest_, greatest);
-    // If all terms are zero, `greatest` is below kLowest. `above` then wraps to 2^31 or more, so
-    // that lowest_ does not change.
+    // If all terms are zero, `greatest` is below kLowest. The unsigned difference `above` is then
+    // 2^31 or more, so that lowest_ does not change.
     const auto above = static_cast<std::uint32_t>(greatest - kLowest);
     lowest_ = above < lowest_ ? above : lowest_;
     return max(greatest, floor_);

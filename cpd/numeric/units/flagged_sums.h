@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sums and sums of products with the exceptions of all their roundings (host only). soft_float.h
-// computes one element at a time. order.h, block_fma.h and fixed_number.h define the order of
-// additions and the number of the random integer that each rounding uses.
+// Computes sums and sums of products, and the exceptions that their roundings raise (host only).
+// soft_float.h computes one element at a time. order.h, block_fma.h and fixed_number.h define the
+// order of additions and the number of the random integer that each rounding uses.
 //
 // In a matrix unit (only with adder `aligned`), a cut that drops a nonzero bit raises inexact, and
 // the rounding of the matrix unit's sum raises exceptions as any rounding does. In an integer sum,
@@ -88,7 +88,7 @@ class FlaggedSum {
     });
   }
 
-  /// Returns an element of the result of Sum.
+  /// Returns the ordered sum of the terms x, one element of the result of Sum (ops/arithmetic.h).
   Rounded sum(std::span<const double> x) {
     if (x.empty()) return round(zero(false), target(accumulator_.format));
     return run(sum_order(accumulator_), x.size(),
@@ -156,8 +156,8 @@ class FlaggedSum {
     void load_tree(int level) { tree = trees.at(level); }
     void store_tree(int level) {
       if (level > 0) trees[level] = tree;
-      // At level 0, `tree` is the finished sum. It is already a value of the format, so `round`
-      // converts its type without a change of value.
+      // Stored at level 0, `tree` is the finished sum. It is already a value of the format, so
+      // `round` converts its type without a change of value.
       if (level == 0) sum.sums_[0] = round(tree, sum.format_).value;
     }
   };
@@ -268,8 +268,8 @@ class FlaggedUnit {
   }
 
   static int exponent(double x, int emin) { return static_cast<int>(scaled_exponent(x, emin)); }
-  /// Returns x in units of 2^(greatest - F), cut toward zero to an integer. F is
-  /// plan_.fraction_bits. Raises inexact if the cut changes x.
+  /// Returns x in units of 2^(greatest - F), cut toward zero to an integer. `greatest` is the
+  /// block's greatest exponent, and F is plan_.fraction_bits. Raises inexact if the cut changes x.
   double cut(double x, int greatest) {
     const double exact = x * exact_power(plan_.fraction_bits - greatest);
     const double whole = truncate(exact);
