@@ -50,9 +50,9 @@ struct MatrixProduct {
 };
 
 /// The scales of one operand of a product, with strides over the product's batch. Each scale is for
-/// `lines` neighboring lines (rows of a, columns of b) and for a block of `block` neighboring k.
-/// `at` describes the scales in memory: at.row_stride leads to the scale of the next lines, and
-/// at.column_stride to the scale of the next block of k.
+/// `lines` neighboring lines (rows of a, columns of b) and for a block of `block` neighboring k. In
+/// memory (`at`), the scales of neighboring groups of lines are at.row_stride elements apart, and
+/// the scales of neighboring blocks of k are at.column_stride elements apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;

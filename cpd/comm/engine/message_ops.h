@@ -124,12 +124,12 @@ class MessageOps {
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
-  /// Calls body(blocks, scratch) repeatedly, each time with the next blocks of values, until `body`
-  /// has received all blocks of the part.
+  /// Divides the values of the part into blocks. Calls body(blocks, scratch) repeatedly, each time
+  /// with the next few blocks, until `body` has received all of them. `scratch` provides memory.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
-  /// Lets `body` read the messages `from` and write the message `to` (null: no message), some
-  /// blocks at a time. Each call body(work) gets the next blocks and the messages.
+  /// Calls body(work) repeatedly. `work` has the next few blocks of the part's values, the messages
+  /// `from`, which `body` reads, and the message `to`, which it writes (null: no message).
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;
@@ -142,7 +142,8 @@ class MessageOps {
   [[nodiscard]] std::unique_ptr<Message> OwnMessage(const Part& part) const;
 
   [[nodiscard]] Piece OwnPiece(const Block& block) const;
-  /// Writes a block of this rank's contributions as all ranks decode them.
+  /// Writes to `terms` the values that every rank decodes from this rank's contributions, for one
+  /// block.
   void Round(const Block& block, float* terms, SegmentCounts* counts = nullptr) const;
 
   const Reduction& reduction_;
