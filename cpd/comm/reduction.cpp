@@ -212,8 +212,8 @@ bool Reduction::MayOverflow(float largest) const {
     });
   }
   // 2^e is twice a bound of the sum of all ranks' values, because rounding may enlarge the sum. If
-  // the largest magnitude is 2^96 or more, a codec's own sums may overflow. Then 2^136, the
-  // greatest possible sum, is the bound.
+  // the largest magnitude is 2^96 or more, a codec's own sums may overflow. The bound is then taken
+  // as 2^136, which is beyond binary32's range.
   const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
   return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
     return has_limit(format) && e + shift > format.emax();

@@ -133,8 +133,9 @@ struct TopK::Sending final : Residual {
 
  private:
   /// Queues the selection of values. If the inner codec is a packed format, sets call.cast, by
-  /// which later operations round these values, and does not wait. Otherwise waits for the number
-  /// of selected values, and copies the selected values one after the other into `gathered`.
+  /// which later operations, such as encoding, round the selected values, and does not wait.
+  /// Otherwise waits for the number of selected values, and copies the selected values one after
+  /// the other into `gathered`.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;

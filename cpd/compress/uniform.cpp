@@ -51,8 +51,8 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   return to;
 }
 
-/// The least and the greatest finite value of a range. Both are first computed for each lane, so
-/// that compilers vectorize the loop.
+/// The least and the greatest finite value of a range. Both are first computed for each of kLanes
+/// interleaved parts of the range, so that compilers vectorize the loop.
 class FiniteRange {
  public:
   FiniteRange() {

@@ -55,18 +55,20 @@ constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 /// all terms of a block at once (Adder::aligned), kOtherUnit for all other units.
 constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 
-/// The factor on the time of any product without vector instructions.
+/// The factor by which every product takes longer if the kernels use no vector instructions.
 constexpr double kWithoutVectors = 8;
 
-/// Returns the number of rounded additions for one product: four for Kahan's scheme, otherwise one.
+/// Returns the number of rounded additions that one product's addition to a sum takes: four for
+/// Kahan's scheme, otherwise one.
 double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
 
-/// Returns the number of roundings for one product.
+/// Returns the number of roundings that one product and its addition to a sum take.
 double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }
 
-/// Returns the time of one product's random bits; 0 if its roundings use none.
+/// Returns the time to generate the random bits for the roundings of one product; 0 if these use
+/// none.
 double RandomBits(const GemmPlan& plan) {
   if (plan.sum.mode != Rounding::stochastic) return 0;
   return kPhiloxWord * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);

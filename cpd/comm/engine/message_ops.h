@@ -71,8 +71,9 @@ class MessageOps {
   /// Adds the contributions of all members of this rank's group and writes the sums to `to`.
   /// from[m] is the message of member m. The entry of this rank is null.
   void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Adds this rank's own contribution as term k of the sum across ranks. `from`: the running sum's
-  /// state, null for k = 0. Writes the new state to `to`, or after the last term the result.
+  /// Adds this rank's own contribution, as term number k, to the running sum across ranks. `from`:
+  /// a message with the sum's state; null for k = 0. Writes the sum's new state to message `to`, or
+  /// after the last term the result.
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
   /// Allocates memory for n values, which the functions below take as `values`. values[i] is the
   /// value at position i in the Part (a list of ranges of layers).
