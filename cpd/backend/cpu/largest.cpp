@@ -146,8 +146,8 @@ void Shrink(LargestLimit limit, Selection& of) {
   of.values.resize(kept);
 }
 
-/// Appends to `to` those of the n values v that the limit selects: all above the limit, and the
-/// first limit.equals values that equal it.
+/// Appends to `to` each of the n values v that the limit selects: all values above the limit, and
+/// the first limit.equals values that equal it.
 void Within(std::int64_t n, const float* v, LargestLimit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {

@@ -131,9 +131,9 @@ class NanFinder {
   /// Look lowers *first to the lowest index of a NaN without a code. If `first` is null, Look does
   /// nothing.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. Lowers the stored
-  /// index to the index of the first such NaN, if that is less. The row's first element has index
-  /// `first`. `places`: memory for run.n indices.
+  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. Lowers *first_ to
+  /// the index of the first such NaN, if that is less. The row's first element has index `first`.
+  /// `places`: memory for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =

@@ -170,8 +170,8 @@ class CPD_API Link final : public Channel {
   [[nodiscard]] bool Poll(Pending& pending);
   /// Returns a text that names the other ranks that have given up; empty if there are none.
   [[nodiscard]] std::string HeardAlarm();
-  /// Returns the ranks to name as lost: those of `suspects` (the ranks that this rank waited for)
-  /// that are not alive or, if all suspects are alive, all ranks that are not alive. If `alive` is
+  /// Returns the ranks to name as lost: the ranks in `suspects` (for which this rank waited) that
+  /// are not alive or, if all suspects are alive, all ranks that are not alive. If `alive` is
   /// empty, it is unknown which ranks are alive. Then returns the rank whose process stores the
   /// alarms, if that is known and is another rank. Otherwise returns the suspects in a group of two
   /// ranks, and no rank in a larger group.
