@@ -89,7 +89,7 @@ namespace {
 // ---- arguments from Python ------------------------------------------------------------------
 
 using OptionalArray = std::optional<py::array>;
-/// The seed and the stream of a call.
+/// The numbers that determine a call's random bits: the seed, and the number of the random stream.
 using SeedAndStream = std::pair<std::uint64_t, std::uint64_t>;
 
 OptionalView OptionalViewOf(const OptionalArray& x) {

@@ -44,8 +44,8 @@ pybind11::typing::Dict<pybind11::str, pybind11::object> FieldsAsDict(const Spec&
   return fields;
 }
 
-/// A dict from the names of predefined specs to dicts that describe each spec by texts. The Python
-/// function `named()` of a spec returns such a dict.
+/// A dict that maps the name of each predefined spec to a description of the spec, a dict of
+/// strings. The Python function `named()` of a spec's class returns such a dict.
 using NamedDict =
     pybind11::typing::Dict<pybind11::str, pybind11::typing::Dict<pybind11::str, pybind11::str>>;
 NamedDict AsDict(const std::vector<NamedSpec>& specs);

@@ -91,8 +91,8 @@ Cost CostOfLayers(const Reduce& spec, int world, int rank, const Sizes& sizes, s
   return CostOf(spec, world, rank, sizes, chunk, {rows, largest, numbers});
 }
 
-/// Converts each Round (equal steps of an exchange) to the tuple (steps, bytes, messages across
-/// hosts, messages within a host).
+/// Converts each Round to a tuple for Python: (steps, bytes, messages across hosts, messages within
+/// a host). A Round describes steps of an all-reduce that have equal message sizes and counts.
 std::vector<std::array<std::int64_t, 4>> Fields(std::span<const Round> rounds) {
   std::vector<std::array<std::int64_t, 4>> fields;
   for (const Round& round : rounds) {

@@ -116,7 +116,7 @@ inline void TakeNumber(const OptionalTensor& given, const char* what, const Tens
 template <class... All>
 struct Types {};
 
-/// The seed and the stream of a call.
+/// The numbers that determine a call's random bits: the seed, and the number of the random stream.
 struct Numbers {
   using Entries = Types<OptionalTensor, OptionalTensor>;
   static constexpr const char* kSchema = "Tensor? seed, Tensor? stream";

@@ -42,7 +42,8 @@ class Held {
     OrStay([&] { object_ = py::object(); });
   }
 
-  /// Calls a method of the object. Converts the result to T before the GIL is released.
+  /// Calls a method of the Python object `object_`, and converts the result to T before the GIL is
+  /// released.
   template <class T, class... Args>
   T Call(const char* method, Args&&... args) const {
     const AcquireGil gil;
@@ -54,8 +55,8 @@ class Held {
     }
   }
 
-  /// Calls a method of the object from a function that must not throw. If Ctrl-C interrupts the
-  /// method, calls it once more; the program gets the interrupt later.
+  /// Calls a method of the Python object `object_` from a function that must not throw. If Ctrl-C
+  /// interrupts the method, calls it once more; the program gets the interrupt later.
   template <class... Args>  // NOLINTNEXTLINE(bugprone-exception-escape): as above
   void CallQuietly(const char* method, const Args&... args) const noexcept {
     const AcquireGil gil;

@@ -165,7 +165,8 @@ Tensor GemmNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const 
   });
 }
 
-/// Computes a part of a larger product (GemmPart).
+/// Computes a part (GemmPart) of a larger matrix product, with the same bits as in the larger
+/// product.
 Tensor GemmPartNew(const Tensor& a, const Tensor& b, const OptionalTensor& c, const SumBy& by,
                    ScalarType dtype, std::int64_t element, std::int64_t product) {
   return Product(a, b, by, dtype, [&](const Factors& of, const TensorView& out) {

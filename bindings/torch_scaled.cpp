@@ -54,7 +54,7 @@ struct GivenTensors {
   OptionalTensor scales, tensor_scales, amax;
 };
 
-/// The arguments of Cast and Encode in addition to x and the results.
+/// The arguments of Cast and Encode (ops/scaled.h) in addition to the tensor x and the results.
 struct ScaledCall {
   ScaledCall(const Tensor& x, const Text& format, std::int64_t along, const Text& elements,
              const Numbers& numbers, const GivenTensors& tensors = {},
@@ -124,7 +124,7 @@ Tensor CastScaledNarrow(const Tensor& x, const To& to, const Numbers& numbers) {
 
 /// Casts x, but does not multiply the results by the outermost scales (the outer scales or, without
 /// these, the scales of blocks). Returns two tensors: the values in `dtype`, and these scales
-/// (float32), one for each cell or block.
+/// (float32), one for each cell (elements that share an outer scale) or block.
 std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const Numbers& numbers,
                                            ScalarType dtype) {
   const ScaledCall call(x, to, numbers);
@@ -137,7 +137,7 @@ std::tuple<Tensor, Tensor> CastScaledApart(const Tensor& x, const To& to, const 
   return {values, scales};
 }
 
-/// Returns the view of element i along the first dimension.
+/// Returns the view of the part of `all` that has index i in the first dimension.
 TensorView Part(const TensorView& all, std::int64_t i) {
   TensorView part = all;
   part.rank = all.rank - 1;
@@ -148,7 +148,8 @@ TensorView Part(const TensorView& all, std::int64_t i) {
   return part;
 }
 
-/// Returns the casts along both axes. The result has an additional first dimension of size 2.
+/// Casts x twice, with blocks along axes[0] and with blocks along axes[1]. Returns both casts in
+/// one tensor, which has an additional first dimension of size 2.
 Tensor CastScaledBoth(const Tensor& x, const Text& scaled, const std::vector<std::int64_t>& axes,
                       const Text& how, const std::optional<ScalarType>& dtype) {
   const OnDeviceOf guard(x);

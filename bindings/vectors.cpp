@@ -158,7 +158,7 @@ constexpr std::array<std::uint64_t, 256> BitsAsBytes() {
   return spread;
 }
 
-/// Counts, for each bit, the numbers in which that bit is set.
+/// Returns, for each bit of an Integer, how many of the `numbers` have that bit set.
 template <class Integer>
 std::vector<std::int64_t> BitCounts(const py::array_t<Integer, py::array::c_style>& numbers) {
   static constexpr std::array<std::uint64_t, 256> spread = BitsAsBytes();

@@ -83,10 +83,10 @@ struct Backend {
   /// Creates a stream. The stream waits for another stream only after a call of `order`.
   int (*open_stream)(int device, void** stream);
   int (*close_stream)(int device, void* stream);
-  /// Makes work queued on `after` from now on wait for the work already queued on the launch's
-  /// stream.
+  /// Makes work queued on the stream `after` from now on wait for the work already queued on the
+  /// stream of `launch`.
   int (*order)(const Launch& launch, void* after);
-  /// Waits for all work queued on the stream.
+  /// Waits for all work queued on the stream of `launch`.
   int (*wait)(const Launch& launch);
   /// Returns the code path (the method of computation) that the device uses for matrix products
   /// with this accumulator. Computes no product. `given`: true if the caller passes the random

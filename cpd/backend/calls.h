@@ -107,10 +107,10 @@ struct ScaledGemmCall : GemmCall {
 /// no random integers.
 ///
 /// CPU kernels require that x and out have one element type. The tensors are contiguous, or consist
-/// of rows of contiguous elements. If they consist of rows, `random` must have data. Rows of bf16
-/// are an exception: `random` must have no data. Kernels round bf16 values only if bf16 holds all
-/// values of the format and RoundPlan::wide is false. Only CPU kernels use `first`, `shift` (fp32
-/// only; |shift| <= 600) and `streaming`.
+/// of rows of contiguous elements. If fp32 or fp64 tensors consist of rows, `random` must have
+/// data. If bf16 tensors consist of rows, `random` must have no data. Kernels round bf16 values
+/// only if bf16 holds all values of the format and RoundPlan::wide is false. Only CPU kernels use
+/// `first`, `shift` (fp32 only; |shift| <= 600) and `streaming`.
 struct CastCall {
   std::int64_t n = 0;
   std::int64_t first = 0;  ///< the row-major index of element 0; a multiple of kBlock
@@ -243,9 +243,9 @@ struct HadamardCall {
   Strided x;               ///< the groups' first elements
   Strided out;             ///< the results' first elements
   bool streaming = false;  ///< out is not needed in cache; contiguous groups on CPUs only
-  /// Groups are interleaved in x, `inner` at a time: in row-major order, x has the first elements
-  /// of `inner` groups, then their second elements, and so on. 1: not interleaved. A CPU transforms
-  /// interleaved groups together.
+  /// The groups that are transformed are interleaved in x, `inner` at a time: in row-major order, x
+  /// has the first elements of `inner` groups, then their second elements, and so on. 1: groups are
+  /// not interleaved. A CPU transforms interleaved groups together.
   std::int64_t inner = 1;
 };
 
@@ -308,7 +308,7 @@ struct ScalesCall {
   /// If not null: an encoding lowers *first_nan to the lowest index of a NaN that has no code.
   /// Blocks whose scale is NaN do not count.
   unsigned long long* first_nan = nullptr;
-  /// Only casts on a CPU use the next three members; all other calls ignore them.
+  /// Only casts on a CPU use `indices`, `apart` and `holds`; all other calls ignore these members.
   const TensorView* indices = nullptr;  ///< strides of indices; null: x's row-major strides
   bool apart = false;                   ///< out is not multiplied by the outermost scales
   bool* holds = nullptr;  ///< set to whether out, contiguous bf16 or fp32, holds all values

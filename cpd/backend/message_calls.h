@@ -40,16 +40,17 @@ enum class ReduceTask : std::uint8_t {
   /// Casts this rank's contributions and writes their codes, in to_codes, to message `to`.
   pack,
   /// Adds the contributions in the messages from[r] of all ranks r and writes the sums to `to`. If
-  /// `unit` is not -1, adds those in the messages from[m] of all members m of group `unit`.
-  /// from_codes is Codes::wire. It may be Codes::values if both kinds have the same format and
-  /// begin at the same bytes of a message.
+  /// `unit` is not -1, adds only the contributions in the messages from[m] of all members m of the
+  /// group number `unit`. from_codes, the kind of the contributions' codes, is Codes::wire.
+  /// Codes::values is allowed if both kinds have the same format and begin at the same byte of a
+  /// message.
   fold,
   /// Adds term k to the running sum in message from[0] (null for k = 0). Term k is in message
   /// from[1], whose codes are of kind from_codes. Writes the new sum to message `to`, or after the
   /// last term the result.
   hop,
-  /// Converts the codes in message from[0] from kind from_codes to kind to_codes, and writes them
-  /// to message `to`.
+  /// Converts the packed codes in message from[0], which are of the kind (Codes) from_codes, to the
+  /// kind to_codes, and writes them to message `to`.
   transcode,
   /// Decodes the codes in message from[0], which are of kind from_codes. Multiplies the values by
   /// 2^-shift, divides them by `divisor`, and writes them to `out` of each segment.
@@ -68,8 +69,8 @@ struct ReduceCall {
   /// from[1] in the task `hop`. Then this rank's values are cast and added without a message.
   const std::uint8_t* const* from = nullptr;
   std::uint8_t* to = nullptr;
-  /// A function that lets transfers advance. A CPU calls between(waiting) repeatedly while it
-  /// computes. May be null.
+  /// A function of the caller that lets transfers advance; may be null. A CPU calls it repeatedly
+  /// while it computes, and passes it the caller's pointer `waiting`.
   void (*between)(const void* waiting) = nullptr;
   const void* waiting = nullptr;
 
@@ -113,12 +114,12 @@ constexpr int kMostPassRanks = 16;  ///< ranks added in one pass over a layer's 
 /// other. All memory is on the device.
 struct VirtualCall {
   std::int64_t size = 0;
-  /// The call is for values begin … end - 1 of the layer. Except on a CPU, this must be the whole
-  /// layer.
+  /// The call adds or finishes the sums of values begin … end - 1 of the layer. Except on a CPU,
+  /// the range must be the whole layer.
   std::int64_t begin = 0, end = 0;
-  /// x[r] points to value `begin` of rank number r of this call. With order ring, a call has one
-  /// rank. If `casts` is set, the call casts x / divisor * 2^shift and adds the results. Otherwise
-  /// it adds x as it is.
+  /// The values that the call adds, of `ranks` ranks (one rank with order ring): x[r] points to
+  /// value `begin` of the call's r-th rank. If `casts` is set, the call casts x / divisor * 2^shift
+  /// and adds the results. Otherwise it adds the values x themselves.
   const float* x[kMostPassRanks] = {};
   int ranks = 1;
   bool casts = false;
@@ -128,17 +129,17 @@ struct VirtualCall {
   std::uint64_t cast_stream[kMostPassRanks] = {};
   float* terms = nullptr;  ///< memory for one rank's terms
   /// The running sums are in `planes`: arrays of `size` values, one array for each value of a sum's
-  /// state. Each sum has `count` terms. The call's ranks add terms k, k + 1, …. If `visit` is not
-  /// negative, `k` is not used: the number of the first rank's term is rounds.term(visit, slice),
-  /// and differs from slice to slice. `visit` is the first rank's position in the order of
-  /// contributions.
+  /// state. Each sum has `count` terms. The call's ranks add terms k, k + 1, …. `visit` is the
+  /// first rank's position in the order of contributions, or -1. If it is not -1, `k` is not used:
+  /// the number of the first rank's term is rounds.term(visit, slice), and differs between the
+  /// layer's slices.
   SumPlan plan;
   Rounds rounds;
   std::int64_t count = 0, k = 0, visit = -1;
   std::uint64_t sum_stream = 0, result_stream = 0;
   float* planes = nullptr;
-  /// On a CPU: the running sums as bf16 patterns in place of `planes`, if every value is a bf16
-  /// number. Null: `planes` has the sums, in binary32.
+  /// On a CPU, if every running sum is a bf16 number: the sums as bf16 patterns; `planes` is then
+  /// not used. Null: `planes` has the sums, in binary32.
   std::uint16_t* halves = nullptr;
   float scale = 1;                  ///< multiplies the sums when they are finished, rounded once
   float* out = nullptr;             ///< the finished sums
@@ -187,8 +188,8 @@ struct NormCall {
 /// neighboring values that share a scale. All memory is on the device.
 struct QuantizedCall : CodecMemory {
   ScaledCall scaled;  ///< only its plan and route are used
-  /// True if values are multiplied by their bucket's stored number before they are rounded, and
-  /// decoded values are divided by that number (FP8 rows).
+  /// True if values are multiplied by the number that a message stores for their bucket, before
+  /// they are rounded. Decoded values are divided by that number (FP8 rows).
   bool inverted = false;
   std::int64_t begin = 0, n = 0;  ///< of the layer: element i has the random integer begin + i
   std::uint64_t stream = 0;       ///< of the random integers
@@ -236,22 +237,29 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
+<<<<<<< HEAD
 /// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is the
 /// number of values that have the value d in that digit and agree with that magnitude in all higher
 /// digits.
+=======
+/// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is
+/// the number of values that have d as this digit and the same higher digits as the k-th largest
+/// magnitude.
+>>>>>>> k2
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };
-/// The results of the search for the values of largest magnitude. A CPU does not set `limit`.
+/// The results of the search for the values of largest magnitude. A CPU does not set `limit`, the
+/// bit pattern from which on values are selected.
 struct TopKSearch {
   LargestLimit limit;
   std::int64_t kept;      ///< the number of selected values
   std::uint32_t largest;  ///< the bits of the largest finite magnitude that is selected
 };
-/// The numbers of a span's values whose magnitudes are above the limit, and equal to the limit,
-/// from which values are selected. A span is a range of a layer's tiles. A first kernel counts the
-/// values of each span. A second kernel replaces each span's counts by the sums of the counts of
-/// all earlier spans.
+/// Counts of the values in a span, a range of a layer's tiles: the values whose magnitudes are
+/// above the limit from which on values are selected, and the values equal to the limit. A first
+/// kernel counts the values of each span. A second kernel replaces each span's counts by the sums
+/// of the counts of all earlier spans.
 struct TopKSpan {
   unsigned long long above, equal;
 };
@@ -264,7 +272,8 @@ struct TopKPlaces {
 
 /// Top-k with error feedback. v = x + kept, where `kept` is the residual of the last call. Selects
 /// the k values v of largest magnitude, and every NaN and infinity. Rounds them to terms, and
-/// computes the next residual: v minus what is sent of v. All memory is on the device.
+/// computes the next residual: v minus the value that a receiver decodes for v. All memory is on
+/// the device.
 struct TopKCall {
   std::int64_t n = 0, k = 0;
   const float* x = nullptr;
@@ -272,29 +281,29 @@ struct TopKCall {
   float* sum = nullptr;         ///< v, if there is a residual; a CPU uses `next`
   float* next = nullptr;        ///< the next residual, where there is one
   TopKSearch* search = nullptr;
-  /// Counts of a GPU's kernels: counts_of has one entry for each digit, and `spans` one for each
-  /// span and one for the totals. Both arrays follow `search` in memory, and the call clears them
-  /// first. If `goes_on` is set, the arrays may be anywhere and are not cleared: the kernels add to
-  /// the counts of earlier calls.
+  /// Memory for the counts of a GPU's kernels. counts_of has one entry for each digit of the limit.
+  /// `spans` has one entry for each span (range of tiles) and one for the totals. Both arrays
+  /// follow `search` in memory, and the call clears them first. If `goes_on` is set, the arrays may
+  /// be anywhere and are not cleared: the kernels add to the counts of earlier calls.
   DigitCounts* counts_of = nullptr;
   TopKSpan* spans = nullptr;
   bool goes_on = false;
-  /// On a CPU: the selected values, in memory of the host.
+  /// On a CPU: the values that the search has selected, in memory of the host.
   Selection* selection = nullptr;
   std::int32_t span = 1;   ///< tiles of a span, a divisor of the tiles of a block
   std::int64_t block = 0;  ///< values of a message
-  /// Selected values with indices begin … end - 1 are rounded to terms, round(v * 2^shift). Except
-  /// on a CPU, the range must be the whole layer.
+  /// The call rounds those selected values whose indices are begin … end - 1 to terms, round(v *
+  /// 2^shift). Except on a CPU, begin … end - 1 must be the whole layer.
   std::int64_t begin = 0, end = 0;
   std::int32_t shift = 0;
-  /// The terms of the selected values of that range, by ascending index, if the caller has them.
-  /// Null: the call computes the terms by `cast`.
+  /// The terms (rounded values) of the selected values with indices begin … end - 1, by ascending
+  /// index, if the caller has computed them. Null: the call computes the terms by `cast`.
   const float* terms = nullptr;
   float unit = 1;  ///< the terms are multiples of it
   RoundPlan cast;
   std::uint64_t stream = 0;
-  /// The call writes here the term of each selected value, and +0 for each other value. May be x if
-  /// there is no residual. On a CPU, null if the caller needs only the next residual.
+  /// Output: the term (rounded value) of each selected value, and +0 for each other value. `y` may
+  /// be x if there is no residual. On a CPU, null if the caller needs only the next residual.
   float* y = nullptr;
   SegmentCounts* counts = nullptr;  ///< the call adds its counts over x; null: no counts
   float* gathered = nullptr;        ///< the selected values, by index

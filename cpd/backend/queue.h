@@ -65,8 +65,8 @@ class CPD_API Queue {
   /// Waits until all work queued here is done.
   void Wait() const;
 
-  /// If one kernel passes n bytes or values to another, returns the size of the memory that the
-  /// caller must provide for them. This is n on a device, and 0 on the CPU, whose operations
+  /// Returns the size of the memory that the caller must allocate for n bytes or values that one
+  /// kernel writes and another reads. This is n on a device, and 0 on the CPU, whose operations
   /// compute at once.
   [[nodiscard]] std::int64_t ForKernels(std::int64_t n) const { return on_host() ? 0 : n; }
   [[nodiscard]] void* Allocate(MemoryKind kind, std::int64_t bytes) const;

@@ -15,7 +15,8 @@ namespace cpd {
 /// run of scalar, avx2 and avx512 (on aarch64: of scalar and neon). Throws Error if CPD_BACKEND
 /// names kernels that are unknown or cannot run on this CPU.
 CPD_API const KernelTable& Kernels();
-/// Returns the tables that can run on this CPU, slowest first.
+/// Returns the tables of kernels, one for each instruction set, that can run on this CPU, slowest
+/// first.
 CPD_API std::vector<const KernelTable*> AvailableKernels();
 /// For tests and benchmarks: makes operations use the table of kernels `name` from now on; ""
 /// selects the default again. No other thread may run an operation during the call.

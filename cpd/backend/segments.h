@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the segments (ranges of layers' values) of a ReduceCall and sets them in the call. The
-// tiles of a layer follow the tiles of the layers before it.
+// Makes the segments (ranges of layers' values) of a ReduceCall and sets them in the call. Kernels
+// divide segments into tiles; each segment's tiles are numbered after the tiles of the segments
+// before it.
 #pragma once
 
 #include <cstdint>

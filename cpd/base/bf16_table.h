@@ -16,8 +16,9 @@ constexpr int kBf16Columns = 64;
 struct Bf16Lines {
   const void* values = nullptr;
   bool wide = false;
-  /// True if each line's values are contiguous in memory, so lines begin `stride` apart. False if
-  /// the lines are interleaved: for each k, the values of all lines are contiguous.
+  /// True if the values of each line (row of a, column of b) are contiguous in memory, and lines
+  /// begin `stride` apart. False if lines are interleaved: for each k, the values of all lines are
+  /// contiguous.
   bool along = false;
   std::int64_t stride = 0;  ///< between lines, or between values of k
 };

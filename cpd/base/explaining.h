@@ -49,7 +49,8 @@ class CPD_API Explaining {
 
   /// Begins the record of an operation.
   void Begin(const char* function, std::string path, std::string why);
-  /// Adds the backend, the kernel and the tile to the record of the last operation.
+  /// Adds to the record of the last operation the backend, the kernel, and the extents of the tiles
+  /// in which the kernel computes.
   void Run(std::string backend, std::string kernel, std::vector<std::int64_t> tile = {});
   /// Adds the number of threads to the record of the last operation. If the record already has a
   /// larger number, that number remains.

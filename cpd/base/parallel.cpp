@@ -55,7 +55,7 @@ using Body = std::function<void(std::int64_t, std::int64_t)>;
 
 std::int64_t RoundUp(std::int64_t n, std::int64_t grain) { return (n + grain - 1) / grain * grain; }
 
-/// Calls body(begin, end) for one range after the other, on this thread.
+/// Calls body(begin, end) on this thread, for one range of [0, n) after the other.
 void RunPieces(std::int64_t n, std::int64_t grain, const Body& body) {
   const Environment environment;
   const std::int64_t piece = RoundUp(kPiece, grain);
@@ -125,7 +125,7 @@ class Team {
   }
 
  private:
-  /// Runs the loop in this thread and in up to threads - 1 threads of the pool that are free.
+  /// Runs the parallel loop in this thread and in up to threads - 1 free threads of the pool.
   void RunPool(int threads) {
     Helpers helpers(threads - 1, [this](int thread) { Work(thread); });
     Try([&] { shares_.Run(0, stop_, body_); });

@@ -33,14 +33,15 @@ class Signal {
     }
     wakes_.notify_all();
   }
-  /// Sets the word to `to` if it equals `from`, in one atomic step, and returns whether it did.
-  /// Does not wake threads that wait for the word.
+  /// If the word of this Signal equals `from`, sets it to `to`, in one atomic step. Returns whether
+  /// the word was set. Does not wake threads that wait for the word.
   bool Change(std::uint64_t from, std::uint64_t to) {
     return word_.compare_exchange_strong(from, to);
   }
   [[nodiscard]] std::uint64_t Get() const { return word_; }
 
-  /// Waits until ready(word), for up to `longest`. Returns whether ready(word) is true.
+  /// Waits until ready(word) is true for the word of this Signal, for up to `longest`. Returns
+  /// whether it is true.
   template <class Ready>
   bool Await(Clock::duration longest, Ready ready) {
     const auto end = Clock::now() + longest;
@@ -102,10 +103,10 @@ class PoolThread {
     state_.Set(call + kCalled);
     return call;
   }
-  /// Cancels the call if it has not begun.
+  /// Cancels call number `call` of `work_` if the thread has not begun it.
   void TakeBack(std::uint64_t call) { state_.Change(call + kCalled, call + kFree); }
-  /// Waits until a call that has begun returns, for up to `longest`. Returns whether the call has
-  /// returned.
+  /// Waits until the thread has ended call number `call` of `work_`, which it has begun, for up to
+  /// `longest`. Returns whether the call has ended.
   bool AwaitEnd(std::uint64_t call, Clock::duration longest) {
     return state_.Await(longest, [call](std::uint64_t word) { return word != call + kAtWork; });
   }

@@ -50,9 +50,9 @@ struct MatrixProduct {
 };
 
 /// The scales of one operand of a product, with strides over the product's batch. Each scale is for
-/// `lines` lines (rows of a, columns of b) and `block` values of k. The scales of neighboring
-/// groups of lines are at.row_stride elements apart. The scales of neighboring blocks of k are
-/// at.column_stride elements apart.
+/// `lines` neighboring lines (rows of a, columns of b) and for a block of `block` neighboring k. In
+/// memory (`at`), the scales of neighboring groups of lines are at.row_stride elements apart, and
+/// the scales of neighboring blocks of k are at.column_stride elements apart.
 struct GridOfScales {
   ProductOperand at{};  ///< fp32; no data: every scale is 1
   std::int64_t lines = 1, block = 1;
@@ -61,10 +61,10 @@ struct GridsOfScales {
   GridOfScales a, b;
 };
 
-/// The scales by which the sums of a product are multiplied. k is divided into `sums` blocks. The
-/// total begins at `start`, and each block adds to it (a's scale * b's scale) * (the block's sum);
-/// these scales are of_sums. The result is c + (a's scale * b's scale) * total; these scales are
-/// `factors`. add_scaled (numeric/scaled/scaled_sum.h) rounds each operation to binary32.
+/// The scales by which the sums of a product are multiplied. k is divided into `sums` blocks. A
+/// total begins at `start`, and each block adds to it (a's scale * b's scale) * (the block's sum),
+/// with the scales in of_sums. The result is c + (a's scale * b's scale) * total, with the scales
+/// in `factors`. add_scaled (numeric/scaled/scaled_sum.h) rounds each operation to binary32.
 struct ProductScales {
   std::int64_t sums = 0;   ///< number of blocks of k
   std::int64_t block = 0;  ///< values of k in a block; the last block may be shorter

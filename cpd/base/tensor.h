@@ -13,7 +13,7 @@
 namespace cpd {
 
 /// The kind of device that holds a tensor's memory. Kinds that AddBackend (backend/registry.h) adds
-/// have the following numbers.
+/// have the numbers after `cuda`.
 enum class Device : std::uint8_t { cpu, cuda };
 
 /// A view of a tensor in memory that the caller owns. Every operation takes such views. Strides are

@@ -182,7 +182,8 @@ int Reduction::ShiftOf(float largest, Aps aps) const {
     const bool reserve = outward || RoundsOutward(format, spec_.accumulator.rounding.mode);
     shift = std::min(shift, fits(format) - (reserve ? 1 : 0));
   }
-  // In a coarse wire format the values of all ranks may round up, each by a factor of 2 at most.
+  // If the wire format is coarse, rounding may enlarge every rank's value, each by a factor of 2 at
+  // most. If the sum of W such values could leave a format, the shift is reduced by 1.
   const bool exceeds = std::ranges::any_of(sums, [&](const Format& format) {
     return !IsWires(format) && shift == fits(format) && LargestSum(largest, shift) > format.max();
   });
@@ -210,9 +211,9 @@ bool Reduction::MayOverflow(float largest) const {
       return most * std::exp(steps) > format.max();
     });
   }
-  // 2^e is a bound of the sum of all ranks' values, doubled because rounding may enlarge it. If the
-  // largest magnitude is 2^96 or more, a codec's own sums may overflow. The bound is then 2^136,
-  // the greatest possible, doubled.
+  // 2^e is twice a bound of the sum of all ranks' values, because rounding may enlarge the sum. If
+  // the largest magnitude is 2^96 or more, a codec's own sums may overflow. The bound is then taken
+  // as 2^136, which is beyond binary32's range.
   const int e = (largest < 0x1p96F ? ApsExponent(largest, world_) : 136) + 1;
   return std::ranges::any_of(FormatsOf(spec_), [&](const Format& format) {
     return has_limit(format) && e + shift > format.emax();

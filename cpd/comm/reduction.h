@@ -148,19 +148,19 @@ class Reduction {
   [[nodiscard]] bool LacksNan() const;
   /// Returns whether ranks first agree on the largest magnitude of each layer.
   [[nodiscard]] bool wants_largest() const { return spec_.aps != Aps::off || LacksNan(); }
-  /// `largest`: each layer's largest magnitude. Returns whether a cast or a sum of such layers can
-  /// be NaN though all contributions are finite. If LacksNan() is true too, all values travel in
-  /// binary32.
+  /// `largest`: each layer's largest magnitude. Returns whether a cast or a sum of layers with
+  /// these magnitudes can be NaN though all contributions are finite. If LacksNan() is true too,
+  /// all values travel in binary32.
   [[nodiscard]] bool MayMeetNan(std::span<const float> largest) const;
-  /// Returns the description (Piece) of values begin … begin + n - 1 of a rank's layer that the
-  /// codec wire(layer) needs to encode them. `scale`: the result of Codec::Measure for the layer.
+  /// Returns the Piece that describes values begin … begin + n - 1 of a rank's layer to the codec
+  /// that encodes them, wire(layer). `scale`: the result of Codec::Measure for the layer.
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift, float scale,
                               std::int64_t begin, std::int64_t n) const;
   [[nodiscard]] Piece PieceOf(std::int64_t layer, std::int64_t rank, int shift) const {
     return PieceOf(layer, rank, shift, 0, 0, size(layer));
   }
-  /// Returns the description (Piece) of sums begin … begin + n - 1 of a layer that the codec
-  /// results(layer) needs to encode them.
+  /// Returns the Piece that describes sums begin … begin + n - 1 of a layer to the codec that
+  /// encodes them, results(layer).
   [[nodiscard]] Piece ResultPiece(std::int64_t layer, std::int64_t begin, std::int64_t n) const;
   /// Returns the number by which contributions are divided, in binary32 (Unscale), before they are
   /// measured and cast; 1 for no division.
@@ -177,7 +177,8 @@ class Reduction {
   /// round to nearest or toward zero, they stop growing before they leave the format's range.
   [[nodiscard]] bool IsWires(const Format& format) const;
   /// Returns a bound of the scaled sum of W contributions: W times `largest`, which is first
-  /// multiplied by 2^shift and rounded to the wire format. Modes that may round up do so here.
+  /// multiplied by 2^shift and rounded to the wire format. That rounding is upward if the spec's
+  /// rounding mode may round up.
   [[nodiscard]] double LargestSum(float largest, int shift) const;
   [[nodiscard]] RandomKey KeyOf(Purpose purpose, std::int64_t layer, std::int64_t position) const {
     return {.seed = seed_, .stream = StreamOf(purpose, step_, number(layer), position)};

@@ -65,7 +65,7 @@ struct VirtualReduce::Impl {
     MakeSchedule();
   }
 
-  /// Allocates the memory of sums on the device of the first layer.
+  /// Allocates memory for the sums over ranks, on the device of x, the first layer.
   void Place(const TensorView& x) {
     if (first) return;
     std::vector<std::int64_t> sizes;

@@ -34,7 +34,8 @@ class CPD_API VirtualReduce {
   VirtualReduce(VirtualReduce&&) noexcept;
   VirtualReduce& operator=(VirtualReduce&&) noexcept;
 
-  /// Returns true if APS or a codec with a shared scale needs Observe before Contribute.
+  /// Returns true if every rank's layers must be passed to Observe before the first Contribute.
+  /// This is so with APS, and with a codec whose scale all ranks share.
   [[nodiscard]] bool wants_ranges() const;
   /// Finds the range of one rank's layer: its largest magnitude, or its scale if ranks share
   /// scales. Throws Error if the layer was observed `world` times already.

@@ -72,7 +72,7 @@ class VirtualSums {
   [[nodiscard]] std::int64_t staged_bytes(int layer) const {
     return copies_.bytes(static_cast<std::size_t>(layer));
   }
-  /// Adds the sums of the group that `turn` names (turn.unit) to the sums across groups.
+  /// Adds the sums of the group with number turn.unit to the sums across groups.
   void EndGroup(const Turn& turn);
   /// Call it after all contributions. Adds the contributions that are still stored to the sums, and
   /// releases the memory of groups' sums.
@@ -94,14 +94,16 @@ class VirtualSums {
 
   [[nodiscard]] Layer& At(int layer);
   [[nodiscard]] const Layer& At(int layer) const;
-  /// The first overload returns the arguments that all layers have in common, for the sums within
-  /// groups or the sums across groups (Level). The second overload copies these arguments from
-  /// `level` and adds the arguments of one layer. `position` selects the layer's random streams.
+  /// Returns a kernel's arguments for adding values to sums. The first overload returns the
+  /// arguments that all layers have in common, for the sums within groups or the sums across groups
+  /// (Level). The second overload copies these arguments from `level` and adds the arguments of one
+  /// layer. `position` selects the layer's random streams.
   [[nodiscard]] VirtualCall CallOf(const Level& level) const;
   [[nodiscard]] VirtualCall CallOf(const VirtualCall& level, int layer,
                                    std::int64_t position) const;
-  /// Returns the arguments for adding the values of ranks (or of groups) to the sums across ranks.
-  /// `visit` is the position, in the order of contributions, of the first rank (or group).
+  /// Returns the kernel's arguments for adding the values of ranks (or of groups) to the sums
+  /// across ranks. The first rank (or group) that the call adds is number `visit` in the order of
+  /// contributions.
   [[nodiscard]] VirtualCall AcrossCall(int layer, std::int64_t visit) const;
   [[nodiscard]] VirtualCall TurnCall(int layer, const Turn& turn) const;
   void AddTerms(int layer, const Turn& turn) const;

@@ -35,7 +35,7 @@ void ForParts(std::int64_t bucket, std::int64_t n, std::int64_t before, Part par
 
 }  // namespace
 
-/// The values of a bucket times 2^shift, and their random integers.
+/// Memory for one bucket that is encoded: its values times 2^shift, and their random integers.
 struct Blockwise::Values {
   std::vector<float> x;
   std::vector<std::uint32_t> random;

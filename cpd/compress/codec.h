@@ -142,8 +142,9 @@ class CPD_API Codec {
   /// Returns the length of a bucket: the number of values that share a part of a message, such as a
   /// norm; at most kMostBucket. Layers are cut at multiples of bucket() where possible.
   [[nodiscard]] virtual std::int64_t bucket() const { return 1; }
-  /// Returns whether Encode can encode NaN and infinities. If it cannot and a call may meet NaN,
-  /// ranks send binary32 numbers as contributions: the results of Round.
+  /// Returns whether Encode can encode NaN and infinities. If it cannot, and values or sums of a
+  /// call may be NaN or infinite, ranks send binary32 numbers as contributions: the results of
+  /// Round.
   [[nodiscard]] virtual bool has_nan() const { return true; }
   /// Returns whether the codec computes scales itself. APS, which chooses a power of two for each
   /// tensor, is then not supported.
@@ -170,8 +171,8 @@ class CPD_API Codec {
   // device; null if MakeState returns null. A codec gets the queue of a device other than the CPU
   // only for operations that its kernels() support.
 
-  /// Measures the whole layer `x`. Returns the number of the kind measured(), finite and not
-  /// negative.
+  /// Measures the whole layer `x`. Returns the number that measured() names, such as a norm; it is
+  /// finite and not negative.
   [[nodiscard]] virtual float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,
                                         const float* x) const;
   /// Returns the largest finite magnitude that the codec will encode, from which APS computes the

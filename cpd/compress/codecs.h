@@ -35,8 +35,8 @@ constexpr int kMostNested = 8;
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
                               std::span<const Option> keys = {});
 
-/// Makes the inner codec of a codec, from all words that are left, or from `otherwise` if no word
-/// is left.
+/// Makes the inner codec of a codec from the rest of the codec's text: all words left in `words`,
+/// or the text `otherwise` if no word is left.
 SharedCodec MakeInner(CodecWords& words, std::string_view otherwise,
                       const RoundingOptions& rounding);
 

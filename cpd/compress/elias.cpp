@@ -56,8 +56,8 @@ constexpr Code SparseCode(int32_t level) {
   return {code.bits | (level < 0 ? uint64_t{1} << code.length : 0), code.length + 1};
 }
 
-/// Returns the code of a nonzero level together with the gap code for the number of zeros before
-/// the level.
+/// Returns the code of a nonzero level and of its gap, the number of zeros before the level:
+/// Elias(zeros + 1), then the level's code.
 constexpr Code SparseCode(uint32_t zeros, int32_t level) {
   const Code gap = CodeOf(zeros + 1), code = SparseCode(level);
   return {gap.bits << code.length | code.bits, gap.length + code.length};
@@ -219,7 +219,8 @@ constexpr Number NumberIn(uint64_t window, int bits) {
 struct NumberEntry {
   std::uint8_t before = 0;  ///< the number of bits before k
   std::uint8_t above = 0;   ///< 64 minus the number of bits of k
-  /// The number of bits of k's Elias code. The code's last bit is 0 unless k is 2^16 or more.
+  /// The number of bits of k's Elias code, which ends with a 0. If a decoder finds a 1 there, k is
+  /// 2^16 or more and the table does not apply.
   std::uint8_t length = 0;
   std::uint8_t one = 0;  ///< 1: k is 1, which the code does not contain
 };

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Elias recursive (omega) codes of the levels of a bucket, as in QSGD (Alistarh et al. 2017,
-// section 3.1 and appendix A), except for the front of a sparse bucket. In the paper, the front is
-// the bucket's norm. These codes do not contain the norm: write it to the same stream
-// (BitWriter::Put), or elsewhere. Instead the front is the number of nonzero levels, which the
-// paper does not send. That number shows where the bucket ends, and takes 1 to 17 bits for a bucket
-// of 512 values.
+// section 3.1 and appendix A), except for the first number of a sparse bucket. In the QSGD paper,
+// that number is the bucket's norm. These codes do not contain the norm: write it to the same
+// stream (BitWriter::Put), or elsewhere. Here the first number is the number of nonzero levels,
+// which the paper does not send. That number shows where the bucket ends, and takes 1 to 17 bits
+// for a bucket of 512 values.
 //
 // Elias(k), k >= 1: write "0"; while k > 1, put k in binary in front, and let k be one less than
 // the number of its bits. The lengths are 1 bit for 1; 3 bits for 2…3; 6 for 4…7; 7 for 8…15; 11

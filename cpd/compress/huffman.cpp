@@ -29,7 +29,8 @@ Counts CountLengths(std::span<const uint8_t> lengths) {
   return counts;
 }
 
-/// Maps an integer of any sign to an integer >= 0: 2 step for step >= 0, else -2 step - 1.
+/// Maps the integer `step`, of any sign, to an integer >= 0: 2 * step if step >= 0, else -2 * step
+/// - 1.
 uint32_t Folded(int step) { return static_cast<uint32_t>(step < 0 ? -2 * step - 1 : 2 * step); }
 int Unfolded(uint32_t folded) {
   const auto half = static_cast<int>((folded + 1) / 2);
@@ -78,9 +79,9 @@ std::vector<uint8_t> HuffmanLengths(std::span<const uint32_t> counts) {
   }
   SortByBits(keys, 32, std::bit_width(static_cast<uint64_t>(total)));
 
-  // Each step joins the two trees of smallest count to a new tree. One queue holds the leaves,
-  // another queue the joined trees, both by ascending count. So the smallest counts are at the
-  // fronts of the queues.
+  // Builds the code's tree: each iteration joins the two trees of smallest count to a new tree. One
+  // queue holds the leaves, another queue the joined trees, both by ascending count. So the
+  // smallest counts are at the fronts of the queues.
   std::vector<uint32_t> tree_counts(n - 1), tree_parents(n - 1), leaf_parents(n);
   size_t leaf = 0, tree = 0;
   for (size_t made = 0; made < n - 1; ++made) {

@@ -49,9 +49,10 @@ class CPD_API HuffmanDecoder {
   /// Makes the decoder of a code from the lengths of its symbols' codes, in bits. They must form a
   /// full binary tree, or be a single 0 for one symbol. The code of symbol i decodes to values[i].
   HuffmanDecoder(std::span<const std::uint8_t> lengths, std::span<const std::uint32_t> values);
-  /// Decodes `count` codes of the stream `from` and `behind` codes of the stream `second`,
-  /// interleaved. Writes the values of the first stream, then the values of the second stream, to
-  /// `to`, 4 bytes each. Throws DamagedBytes if the bytes of a stream end too early.
+  /// Decodes two streams in one loop, which takes codes from both in turn: `count` codes of the
+  /// stream `from` and `behind` codes of the stream `second`. Writes the values of the first
+  /// stream, then the values of the second stream, to `to`, 4 bytes each. Throws DamagedBytes if
+  /// the bytes of a stream end too early.
   void Decode(BitReader& from, std::int64_t count, BitReader& second, std::int64_t behind,
               void* to) const;
 
@@ -68,9 +69,9 @@ class CPD_API HuffmanDecoder {
   /// code at its beginning. The length is 0 if the code is longer than kWindow bits.
   std::array<std::uint8_t, 1 << kWindow> window_lengths_{};
   std::array<std::uint32_t, 1 << kWindow> window_values_{};
-  /// Both arrays are indexed by the length n of a code. If the first 32 bits of a window (the next
-  /// bits of a stream) are below end_[n], the window begins with a code of at most n bits. A code
-  /// of n bits plus first_[n] is the code's index in values_.
+  /// end_ and first_ are indexed by the length n of a code. If the first 32 bits of a window (the
+  /// next bits of a stream) are below end_[n], the window begins with a code of at most n bits. The
+  /// sum of a code of n bits and first_[n] is the index in values_ of the code's value.
   std::array<std::uint64_t, kMostHuffmanLength + 1> end_{};
   std::array<std::int64_t, kMostHuffmanLength + 1> first_{};
   std::vector<std::uint32_t> values_;  ///< the values in the order of their codes

@@ -18,8 +18,8 @@ enum class LevelCoding : std::uint8_t {
   fixed,   ///< codes of the plan's bits, packed
   dense,   ///< dense Elias codes, bucket by bucket (elias.h); the last byte's other bits are 0
   sparse,  ///< sparse Elias codes, bucket by bucket; the last byte's other bits are 0
-  /// For each block, the shortest of the encodings fixed, dense and sparse; among equal lengths,
-  /// the first of them. A byte before the levels has the number of the encoding.
+  /// Each block is encoded as fixed, dense or sparse, whichever is shortest; among equal lengths,
+  /// the first of the three. A byte before the block's levels has the number of the encoding.
   smallest,
   /// For levels -1, 0 and 1 only: five levels in a byte, as the sum of d[i] * 3^i, where d is 0 for
   /// level 0, 1 for level 1, and 2 for level -1. In a block's last byte, levels beyond the end are
@@ -69,7 +69,7 @@ class LevelBlocks {
   [[nodiscard]] float Measure(const Queue& queue, const Piece& layer, const float* x) const;
   [[nodiscard]] LayerLevels MeasureLevels(const Queue& queue, const Piece& layer,
                                           const float* x) const;
-  /// These functions implement the functions of Codec with the same names.
+  /// EncodeOn, DecodeOn and RoundOn implement the functions of Codec with the same names.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, const LayerLevels& layer,
                         const float* x, std::uint8_t* to) const;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,
@@ -93,8 +93,8 @@ class LevelBlocks {
   [[nodiscard]] std::int64_t MostEliasBytes(EliasLayout layout, std::int64_t n,
                                             std::int64_t before) const;
   [[nodiscard]] std::int64_t MostLevelBytes(std::int64_t n, std::int64_t before) const;
-  // These functions encode and decode the levels of one block on the host. `call` holds the norms
-  // of the block's buckets.
+  // EncodeBlock and the functions after it encode and decode the levels of one block on the host.
+  // `call` holds the norms of the block's buckets.
   std::int64_t EncodeBlock(const LevelCall& call, int layer, std::uint8_t* to) const;
   void DecodeBlocks(std::span<const std::uint8_t> bytes, LevelCall call, std::int64_t n) const;
   void EncodeTrits(const LevelCall& call, int layer, std::uint8_t* to) const;

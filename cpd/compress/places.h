@@ -15,7 +15,7 @@
 
 namespace cpd {
 
-/// The largest number of bytes of an encoded number. A byte holds 7 bits of the number, the low
+/// The largest number of bytes that PutNumber writes. Each byte holds 7 bits of the number, the low
 /// bits first.
 constexpr std::int64_t kMostNumberBytes = 9;
 /// Writes a number, at least 0 and below 2^63. Returns the address after its last byte.

@@ -19,7 +19,7 @@ namespace cpd {
 struct QsgdOptions {
   int bits = 4;  ///< bits of a code: 2 … 16, and 1 for intervals
   /// s, the number of levels above zero, 1 … 32767. A code then has the fewest bits that hold 2 s +
-  /// 1 levels. 0: `bits` determines the levels. Not supported for intervals.
+  /// 1 levels. 0: `bits` determines the levels. Must be 0 if `intervals` is set.
   int steps = 0;
   std::int64_t bucket = 512;  ///< number of values that share a norm; 0: all of a layer
   /// The axis along which the layer's columns run, for callers that reorder the layer. Consecutive

@@ -31,9 +31,9 @@ class CPD_API Quantized final : public Codec {
   enum class Name : std::uint8_t { quantized, int8_rows, int4, fp8_rows };
 
   /// Makes the codec of the scaled format `scaled`. Its blocks must be 1 x N with N at most
-  /// kMostBucket, or rows. For rows, ForRows returns a codec that knows their length. Without it, a
-  /// layer is cut every kMostBucket values. Throws Error for other blocks, an outer scale, a choice
-  /// between scales, a transform, or a format in which NaN has no code.
+  /// kMostBucket, or rows. For rows, ForRows returns a codec that knows the rows' length. A codec
+  /// that does not know it cuts a layer every kMostBucket values. Throws Error for other blocks, an
+  /// outer scale, a choice between scales, a transform, or a format in which NaN has no code.
   Quantized(Name name, const Scaled& scaled, const RoundingOptions& rounding);
 
   /// `quantized SCALED [stochastic]`.
@@ -74,8 +74,8 @@ class CPD_API Quantized final : public Codec {
  private:
   static SharedCodec Make(Name name, Scaled scaled, CodecWords& words,
                           const RoundingOptions& rounding);
-  /// Returns the number of bytes of up to block() values. `before` is the number of values of the
-  /// first bucket that come before these values.
+  /// Returns the number of bytes of an encoded block of n <= block() values. `before` is the number
+  /// of values of the block's first bucket that come before the block.
   [[nodiscard]] std::int64_t BlockBytes(std::int64_t n, std::int64_t before) const;
   [[nodiscard]] QuantizedCall CallOf(std::int64_t n, std::int64_t before) const;
   /// Splits a piece (a range of a layer's values) into parts and calls run(call, i) for each. A

@@ -33,8 +33,8 @@ class CPD_API ScaledBlocks final : public Codec {
   [[nodiscard]] std::int64_t MostBytes(std::int64_t n, std::int64_t before = 0) const override;
   [[nodiscard]] bool has_nan() const override;
   [[nodiscard]] bool has_scales() const override { return true; }
-  /// Copies the codes of a piece (a range of a layer's values) from the layer's state. The codes
-  /// encode x * 2^shift, rounded to binary32.
+  /// Copies the codes of a piece (a range of a layer's values) from the layer's state, which holds
+  /// them since Begin. The codes encode x * 2^shift, rounded to binary32.
   std::int64_t EncodeOn(const Queue& queue, const Piece& piece, CodecState* state, const float* x,
                         std::uint8_t* to) const override;
   void DecodeOn(const Queue& queue, std::span<const std::uint8_t> bytes, std::int64_t n, int shift,

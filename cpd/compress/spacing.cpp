@@ -40,8 +40,8 @@ double SpacingSums::Variance(int a, int b) const {
 }
 
 LevelSpacing SpacingSums::Optimal(int steps) const {
-  // Dynamic programming. least[j][b] is the least variance of levels 0 … j if level j is at b /
-  // 256. from[j][b] / 256 is the position of level j - 1 in that case.
+  // Finds the levels by dynamic programming. least[j][b] is the least variance of levels 0 … j if
+  // level j is at b / 256. from[j][b] / 256 is the position of level j - 1 in that case.
   constexpr std::size_t kPlaces = kUnits + 1;
   std::vector<double> between(kPlaces * kPlaces);
   for (int a = 0; a < kUnits; ++a) {

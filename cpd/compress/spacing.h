@@ -18,8 +18,8 @@ namespace cpd {
 /// of norm^2, norm^2 u and norm^2 u^2 over its values.
 class CPD_API SpacingSums {
  public:
-  /// Adds the values of one bucket to the sums of their units. Adds nothing if the bucket's norm is
-  /// zero or NaN.
+  /// Adds each value of one bucket to the sums of its unit, the interval that contains |v| / norm.
+  /// Adds nothing if the bucket's norm is zero or NaN.
   void Add(std::int64_t n, const float* x, float norm);
   /// Returns the variance of the values between two neighboring levels, which are at a / 256 and b
   /// / 256 of the norm (a < b).

@@ -79,8 +79,8 @@ CPD_API StreamSize EncodeStream(const SharedCodec& codec, CodecState* state,
                                 const StreamOptions& options, std::span<const float> x,
                                 const Memory<std::uint8_t>& memory);
 
-/// Reads a stream's header. Checks the whole stream except the contents of the blocks. Throws
-/// DamagedBytes.
+/// Reads a stream's header. Checks the whole stream except the contents of the blocks, and throws
+/// DamagedBytes if a check fails.
 CPD_API StreamInfo ReadStream(std::span<const std::uint8_t> bytes);
 
 /// Decodes the values of the layer: the values that Decode gives, with the shift undone. For

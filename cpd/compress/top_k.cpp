@@ -37,9 +37,9 @@ constexpr std::array<Key<FeedbackOption>, 1> kTopKKeys{
 constexpr Keys<FeedbackOption> kTopK{"top_k", kTopKKeys};
 constexpr std::int64_t kMessage = std::int64_t{1} << 16;  // the number of values of a message
 
-/// Returns the number of tiles (of kCodeTile values) in a span. GPU kernels count the selected
-/// values of a span together. The number is a power of two, at most the number of tiles in a block.
-/// It is the least such number that gives at most 1024 spans, if there is one.
+/// Returns the number of tiles (of kCodeTile values) in a span, a range of values for which GPU
+/// kernels make one count of selected values. The number is a power of two, at most the number of
+/// tiles in a block. It is the least such number that gives at most 1024 spans, if there is one.
 std::int32_t SpanOf(std::int64_t n, std::int64_t block) {
   constexpr std::int64_t kSpans = 1024;
   std::int64_t span = 1;
@@ -133,8 +133,9 @@ struct TopK::Sending final : Residual {
 
  private:
   /// Queues the selection of values. If the inner codec is a packed format, sets call.cast, by
-  /// which later operations round these values, and does not wait. Otherwise waits for the number
-  /// of selected values, and copies the selected values one after the other into `gathered`.
+  /// which later operations, such as encoding, round the selected values, and does not wait.
+  /// Otherwise waits for the number of selected values, and copies the selected values one after
+  /// the other into `gathered`.
   void Select(const SharedQueue& queue, const float* x) {
     call = {};
     call.n = n;

@@ -51,8 +51,8 @@ const float* Shifted(int shift, int64_t n, const float* x, float* to) {
   return to;
 }
 
-/// The least and the greatest finite value of a range. Both are first computed for each lane, so
-/// that compilers vectorize the loop.
+/// The least and the greatest finite value of a range. Both are first computed for each of kLanes
+/// interleaved parts of the range, so that compilers vectorize the loop.
 class FiniteRange {
  public:
   FiniteRange() {
@@ -157,7 +157,8 @@ struct Bins {
 };
 
 void CountFew(uint32_t alphabet, Bins* all) {
-  // Four tables of counts, so that increments for equal neighbors do not wait for each other.
+  // Counts the values of each bin in up to four tables in turn, so that increments for equal
+  // neighbors do not wait for each other.
   const size_t ways = alphabet <= 4096 ? 4 : 1;
   std::vector<uint32_t> counts(ways * alphabet);
   const auto count = [&]<size_t kWays>() {

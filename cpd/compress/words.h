@@ -24,9 +24,10 @@ class CPD_API CodecWords {
   [[nodiscard]] const std::string& text() const { return text_; }
   /// Returns whether no word is left.
   [[nodiscard]] bool IsEmpty() const { return words_.empty(); }
-  /// Removes and returns the next word. Returns an empty text if no word is left.
+  /// Removes the next word from the codec's text and returns it. Returns an empty text if no word
+  /// is left.
   std::string Next();
-  /// Removes and returns all words that are left.
+  /// Removes all words that are left in the codec's text and returns them.
   std::string Rest();
 
   /// Adds `options` to the codec's text, in place of options of the same names. The option

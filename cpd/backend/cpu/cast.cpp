@@ -31,7 +31,7 @@ int UnitDimension(const TensorView& x) {
   return unit == end ? -1 : static_cast<int>(unit - x.stride.begin());
 }
 
-/// The boxes into which a call's tensors are divided.
+/// Divides the tensors of a cast into boxes (two-dimensional ranges), which are cast one by one.
 class Boxes {
  public:
   /// Divides the call's tensors into boxes. Returns nullopt if neither x nor out is contiguous
@@ -156,7 +156,7 @@ bool Streams(const CastCall& call) {
   return call.n >= kStreamingFrom && call.x.data != call.out.data;
 }
 
-/// Casts the tensors box by box, on threads.
+/// Casts the tensors on threads, one box (two-dimensional range) at a time.
 template <class T>
 void CastBoxes(const CastCall& call, const Boxes& boxes) {
   const bool streaming = Streams(call);

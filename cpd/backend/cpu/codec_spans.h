@@ -27,9 +27,9 @@ inline void Note(unsigned long long* damaged, std::int64_t index) {
   if (damaged != nullptr) *damaged = std::min(*damaged, static_cast<unsigned long long>(index));
 }
 
-/// Rounds a call's values to the values that their messages decode to. For each block of n values,
-/// from the call's value i on, calls encode(i, n, message) and decode(i, n, message, y). A message
-/// has at most most_bytes bytes.
+/// Rounds the values of `call`, a codec's call, to the values that their messages decode to. For
+/// each block of n values, from value i of `call` on, calls encode(i, n, message) and decode(i, n,
+/// message, y). A message has at most most_bytes bytes.
 template <class Call, class Encode, class Decode>
 void RoundByBlocks(const Call& call, std::int64_t most_bytes, Encode encode, Decode decode) {
   thread_local std::vector<std::uint8_t> message;

@@ -110,7 +110,8 @@ class Reader {
   const T* Read(std::int64_t begin, std::int64_t n);
   /// Returns whether Read returns the tensor's own memory.
   [[nodiscard]] bool is_direct() const;
-  /// Makes this object use other memory with elements of the same shape and strides.
+  /// Makes this object read the tensor at `data` from now on. That tensor must have the type, shape
+  /// and strides of the tensor read before.
   void Move(void* data) { x_.data = data; }
 
  private:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The sums that error feedback encodes, and the errors that remain after these sums are decoded.
+// The operations of error feedback on the CPU. One adds the errors of the last call to a layer's
+// values. The other computes the errors of these sums after they are encoded and decoded.
 #include <bit>
 
 #include "cpd/backend/cpu/codec_spans.h"

@@ -68,8 +68,9 @@ struct Blocks {
   std::int64_t inner, elements;
 };
 
-/// Returns the call that transforms `groups` blocks, each of plan.size rows of `count` columns
-/// whose rows are `stride` apart. With stride 1 a block is one contiguous group.
+/// Returns the kernel's arguments for the Hadamard transforms of `groups` blocks. A block has
+/// plan.size rows of `count` columns; its rows are `stride` apart. With stride 1 a block is one
+/// contiguous group.
 HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t count,
                     std::int64_t stride, const float* x, float* y, bool streaming = false) {
   const auto firsts = [&](const float* data) {
@@ -84,7 +85,7 @@ HadamardCall CallOf(const HadamardPlan& plan, std::int64_t groups, std::int64_t 
           .streaming = streaming};
 }
 
-/// Transforms blocks that fit into the staging buffer.
+/// Computes the Hadamard transforms of blocks that fit into the staging buffer (kStage values).
 void TransformWhole(const Blocks& blocks) {
   const std::int64_t size = blocks.size();
   const std::int64_t staged = kStage / size * size;
@@ -102,8 +103,8 @@ void TransformWhole(const Blocks& blocks) {
   });
 }
 
-/// Transforms n <= kStage / plan.size columns, from row-major element `first` on. Their rows are
-/// copied to the staging buffer one by one.
+/// Computes the Hadamard transforms of n <= kStage / plan.size columns of a block, from row-major
+/// element `first` on. Rows of n values are copied to `tile`, the staging buffer, one by one.
 void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
                      Reader<float>& reader, Writer<float>& writer, float* tile) {
   for (std::int64_t k = 0; k < blocks.plan.size; ++k) {
@@ -116,7 +117,8 @@ void TransformStaged(const Blocks& blocks, std::int64_t first, std::int64_t n,
   }
 }
 
-/// Transforms blocks larger than the staging buffer, a few columns at a time.
+/// Computes the Hadamard transforms of blocks larger than the staging buffer (kStage values), a few
+/// columns at a time.
 void TransformColumns(const Blocks& blocks) {
   const std::int64_t most = kStage / blocks.plan.size;
   const std::int64_t tiles = (blocks.inner + most - 1) / most;

@@ -59,8 +59,9 @@ ImageOperand::ImageOperand(const TensorView& image, std::int64_t groups, const W
   FindLastTaps();
 }
 
-/// Merges the last two axes into one, repeatedly. Two axes can be merged if each window is one
-/// element of the image along both (IsWhole), and the image's rows follow one another evenly.
+/// Merges the last two axes into one, repeatedly. Two axes can be merged if along each of them
+/// every window is one element of the image (IsWhole), and if the image's rows follow one another
+/// evenly.
 void ImageOperand::MergeAxes() {
   while (windows_.rank > 1) {
     const auto here = static_cast<std::size_t>(windows_.rank) - 1;

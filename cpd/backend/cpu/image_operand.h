@@ -25,7 +25,7 @@ struct WindowAxis {
   std::int64_t spread = 1;    ///< from one element of the image to the next
 };
 
-/// The windows along each of an image's dimensions.
+/// The windows of a convolution (positions of its kernel) along each dimension of an image.
 struct Windows {
   static constexpr int kMaxRank = 8;
 
@@ -44,8 +44,9 @@ struct ImageBuffer;
 /// Both are in row-major order. With Rows::windows the matrix is transposed.
 class CPD_API ImageOperand {
  public:
-  /// The matrices of a batch. `groups`: one matrix for each group, with the windows of all images.
-  /// `images_and_groups`: one matrix for each image and each group.
+  /// The batch of matrices into which the images are unfolded. `groups`: one matrix for each
+  /// channel group of the convolution, with the windows of all images. `images_and_groups`: one
+  /// matrix for each image and each channel group.
   enum class Batch : std::uint8_t { groups, images_and_groups };
   enum class Rows : std::uint8_t { terms, windows };
 
@@ -56,9 +57,10 @@ class CPD_API ImageOperand {
   /// Returns a range of a matrix in binary32, valid until the buffer is used again.
   TensorView Read(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
                   std::int64_t columns, ImageBuffer& buffer) const;
-  /// Writes a range of a matrix to the image. The matrix must have been made with Rows::terms. The
-  /// values are in `from`, whose rows begin `stride` values apart, and the image's type must hold
-  /// them exactly. Each position in the range must be a different element of the image.
+  /// Writes a range of a matrix to the image. The rows of the matrix must be terms: this object was
+  /// made with Rows::terms. The values are in `from`, whose rows begin `stride` values apart, and
+  /// the image's type must hold them exactly. Each position in the range must be a different
+  /// element of the image.
   void Write(std::int64_t batch, std::int64_t row, std::int64_t rows, std::int64_t column,
              std::int64_t columns, const float* from, std::int64_t stride,
              ImageBuffer& buffer) const;
@@ -125,7 +127,7 @@ struct ProductImages {
   const ImageOperand* b = nullptr;
   const ImageOperand* out = nullptr;
   /// The ends of the chunks of a chunked sum, in ascending order of k. The last end is the
-  /// product's depth. A chunk without products is skipped. If the span is empty, each `chunk`
+  /// product's depth. A chunk without products is skipped. If `chunk_ends` is empty, each `chunk`
   /// products form a chunk.
   std::span<const std::int64_t> chunk_ends;
 };

@@ -25,9 +25,9 @@ constexpr std::int64_t kSampled = std::int64_t{1} << 14;  // the fewest values t
 
 std::uint32_t PatternOf(float value) { return pattern_of(value); }
 
-/// Finds one digit of the limit (the bit pattern from which on values are selected). at(i) returns
-/// one of n patterns whose higher digits all equal the limit's. Returns the number of patterns that
-/// equal the limit in this digit, too.
+/// Finds digit number `place` of the limit, the bit pattern from which on values are selected.
+/// at(i) returns one of n patterns whose higher digits all equal the limit's. Returns the number of
+/// these patterns that have the digit found.
 template <class At>
 std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   const int shift = digit_shift(place);
@@ -39,13 +39,15 @@ std::int64_t FindDigit(int place, std::int64_t n, At at, LargestLimit& limit) {
   return counts[digit];
 }
 
-/// Returns the limit, found digit by digit, that selects the k >= 1 largest of n patterns at(i).
+/// Returns the limit (the bit pattern from which on values are selected) for the k >= 1 largest of
+/// n patterns at(i). The limit is found one digit after the other.
 template <class At>
 LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   LargestLimit limit{0, k};
   std::vector<std::uint32_t> same(static_cast<std::size_t>(FindDigit(0, n, at, limit)) + 1);
-  // Stores in `same` only the patterns that equal the limit in all digits found so far. Writes
-  // every pattern, but the next pattern overwrites one that differs from the limit.
+  // Collects in `same` the patterns that equal the limit in all digits found so far. To avoid
+  // branches, writes every pattern to the end of `same`, but lengthens `same` only if the pattern
+  // equals the limit.
   const auto narrow = [&](int place, auto from) {
     std::int64_t count = 0;
     for (std::int64_t i = 0; i < n; ++i) {
@@ -63,14 +65,16 @@ LargestLimit LimitOf(std::int64_t n, std::int64_t k, At at) {
   return limit;
 }
 
-/// Returns a pattern (the bits of a magnitude), 1 … kInfinity, to start the search with. The
-/// pattern is chosen from a sample such that somewhat more than k values are expected to reach it.
+/// Returns a first guess of the limit, the bit pattern (1 … kInfinity) from which on values are
+/// selected. The guess is taken from a sample of the values, so that somewhat more than k values
+/// are expected to reach it.
 std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   const std::int64_t count = std::clamp(of.n / 16, std::int64_t{1024}, kSampled);
   std::vector<std::uint32_t> sample(static_cast<std::size_t>(count));
   Guarded([&] {
     for (std::int64_t s = 0; s < count; ++s) {
-      // Samples evenly over the layer, but not with one stride, because a layer may be periodic.
+      // The sample is spread evenly over the layer, but without a fixed stride, because a layer may
+      // be periodic.
       const std::int64_t i = of.n / count * s + s * 7919 % (of.n / count);
       sample[s] = PatternOf(of.r == nullptr ? of.x[i] : of.x[i] + of.r[i]);
     }
@@ -83,8 +87,8 @@ std::uint32_t GuessOf(const Summands& of, std::int64_t k) {
   return std::clamp(sample[rank], std::uint32_t{1}, kInfinity);
 }
 
-/// Appends the values v[found[0]], v[found[1]], … with the indices first + found[0], first +
-/// found[1], ….
+/// Appends to `to` the values v[found[0]], v[found[1]], …, and as their indices in the layer first
+/// + found[0], first + found[1], ….
 void Append(std::int64_t first, std::span<const std::uint32_t> found, const float* v,
             Selection& to) {
   const std::size_t size = to.places.size();
@@ -128,8 +132,8 @@ std::int64_t Reaching(const Summands& of, std::uint32_t least, std::int64_t most
   return total;
 }
 
-/// Removes from `of` the values that are too small: all but the values above the limit, and the
-/// first limit.equals values that equal it.
+/// Removes from the selection `of` all values except those above the limit, and except the first
+/// limit.equals values that equal the limit.
 void Shrink(LargestLimit limit, Selection& of) {
   std::size_t kept = 0;
   for (std::size_t p = 0; p < of.places.size(); ++p) {
@@ -142,7 +146,8 @@ void Shrink(LargestLimit limit, Selection& of) {
   of.values.resize(kept);
 }
 
-/// Appends to `to` each of the n values v that the limit selects.
+/// Appends to `to` each of the n values v that the limit selects: all values above the limit, and
+/// the first limit.equals values that equal it.
 void Within(std::int64_t n, const float* v, LargestLimit limit, Selection& to) {
   std::uint32_t found[kStep];
   for (std::int64_t i = 0; i < n; i += kStep) {

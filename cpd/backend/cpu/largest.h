@@ -20,8 +20,8 @@ struct Summands {
   float* sum = nullptr;
 };
 
-/// A range of a Selection: the values of ranks first … last - 1. The rank of a value is its index
-/// in the Selection's lists.
+/// A range of the values in a Selection: those with ranks first … last - 1. The rank of a value is
+/// its index in the Selection's lists `places` and `values`.
 struct RankRange {
   std::int64_t first = 0, last = 0;
   [[nodiscard]] std::int64_t size() const { return last - first; }
@@ -29,7 +29,7 @@ struct RankRange {
 
 /// Some of n values, with their indices in ascending order.
 struct Selection {
-  /// Returns the range of the selected values whose indices are in [begin, end).
+  /// Returns the range of the selected values whose indices in the layer are in [begin, end).
   [[nodiscard]] RankRange Within(std::int64_t begin, std::int64_t end) const {
     const auto rank_of = [&](std::int64_t i) {
       return std::ranges::lower_bound(places, i) - places.begin();

@@ -44,7 +44,8 @@ float NormOf(const NormCall& call, std::int64_t n, const float* x) {
   return norm_of(call.norm, call.clip, moments, n);
 }
 
-/// Returns the norms of the buckets, starting with the bucket of the call's value i.
+/// Returns the norms of the buckets of `call`, starting with the bucket that contains value i of
+/// `call`.
 const float* NormsFrom(const LevelCall& call, std::int64_t i) {
   return call.norms == nullptr ? &call.norm : call.norms + (call.before + i) / call.plan.bucket;
 }

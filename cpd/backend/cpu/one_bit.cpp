@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD in messages. Each block of a range stores two means for each of its buckets, and then
-// the bits of its values.
+// 1-bit SGD in messages. The values of a message are divided into blocks. Each block stores two
+// means for each of its buckets, and then the bits of its values.
 #include "cpd/numeric/scaled/one_bit.h"
 
 #include <algorithm>
@@ -31,8 +31,8 @@ std::int64_t BitBytes(const OneBitCall& call, std::int64_t n) {
   return bytes(first) + rest / call.bucket * bytes(call.bucket) + bytes(rest % call.bucket);
 }
 
-/// Encodes n values. The first is the call's value number `begin`. Returns the end of the written
-/// bytes.
+/// Encodes n values, from value number `begin` of `call` on: the means of their buckets, then their
+/// bits. Returns the end of the written bytes.
 std::uint8_t* EncodeBits(const OneBitCall& call, std::int64_t begin, std::int64_t n,
                          std::vector<float>& scratch, std::uint8_t* to) {
   const float* const means = call.means + 2 * ((call.before + begin) / call.bucket);
@@ -47,7 +47,7 @@ std::uint8_t* EncodeBits(const OneBitCall& call, std::int64_t begin, std::int64_
   return to + bytes;
 }
 
-/// Decodes n values. Returns the end of the read bytes.
+/// Decodes n values that EncodeBits has encoded. Returns the end of the bytes read.
 const std::uint8_t* DecodeBits(const OneBitCall& call, std::int64_t n, std::vector<float>& means,
                                const std::uint8_t* from, float* y) {
   means.resize(static_cast<std::size_t>(2 * BucketsOf(call, n)));

@@ -85,8 +85,8 @@ class Panels {
     Kernels().pack(lines, count, values, across ? 1 : count, across ? lines : 1, width_,
                    least_bits_within, packed_, ranges_, logs_);
   }
-  /// Packs x with the values of k in the order in which the matrix unit adds (place_in_order).
-  /// After the last of the `count` values of k, +0 fills up to `padded` values.
+  /// Packs x for a matrix unit: along k, values are in the order in which the unit adds
+  /// (place_in_order). After the last of the `count` values, +0 fills up to `padded` values.
   void PackInOrder(const TensorView& x, bool across, const BlockFmaPlan& unit,
                    std::int64_t padded) {
     const int line = across ? 1 : 0;
@@ -160,7 +160,7 @@ void StartIntegers(const FixedPlan& plan, std::int64_t n, const float* c, float*
   }
 }
 
-/// Returns the number of values of k packed at once. Matrix units take whole groups or blocks.
+/// Returns the number of indices k packed at once: whole groups or blocks for a matrix unit.
 std::int64_t DepthStep(const AccumulatorPlan& plan, std::int64_t depth) {
   if (plan.scheme != Scheme::block_fma) return std::min(depth, kMostDepth);
   if (plan.unit.group == 0) {
@@ -177,10 +177,10 @@ struct Task {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// Computes tasks (blocks of sums) in one thread, with that thread's buffers.
+/// Computes tasks (blocks of a product's sums) in one thread, with that thread's buffers.
 class Worker {
  public:
-  /// `scales`: the operands' scales, or null. `rows`, `columns`: the extents of the largest task.
+  /// `scales`: the operands' scales, or null. A task has at most `rows` x `columns` sums.
   Worker(const GemmCall& call, const ProductScales* scales, std::int64_t rows, std::int64_t columns)
       : buffers_(std::exchange(g_buffers, {})),
         product_(call.product),
@@ -242,7 +242,7 @@ class Worker {
         ((task_.batch * product_.rows + task_.row + row) * product_.columns) + task_.column);
   }
 
-  /// Returns the memory of the task's sums: if there are chunks, the outer sums, which add chunks.
+  /// Returns the memory of the whole sums: `outer_`, to which chunks' sums are added, or `state_`.
   [[nodiscard]] float* Sums() const { return plan_.chunk > 0 ? outer_ : state_; }
 
   [[nodiscard]] GivenDraws GivenAt(std::uint64_t index) const {
@@ -285,7 +285,7 @@ class Worker {
     return part;
   }
 
-  /// Sets the task's sums to their initial value and adds the products of k = begin … end - 1.
+  /// Sets the sums of the block to their initial value, then adds the products k = begin … end - 1.
   /// Chunks and each sum's random integers are counted from k = begin.
   void AddAll(std::int64_t begin, std::int64_t end) {
     origin_ = begin;
@@ -359,7 +359,7 @@ class Worker {
     return image->Read(task_.batch, row, rows, column, columns, buffer);
   }
 
-  /// Packs block.count values of k of both operands, from `k` on: whole groups for a matrix unit.
+  /// Packs block.count indices k of both operands, from `k` on: whole groups for a matrix unit.
   void PackOperands(std::int64_t k, GemmBlock& block) {
     const TensorView a =
         PartOf(product_.a, images_.a, task_.row, task_.rows, k, block.count, buffers_.a_image);
@@ -376,7 +376,7 @@ class Worker {
     b_.Pack(b, true, bits);
   }
 
-  /// Adds the products of the packed operands to the block's sums, kBand rows at a time.
+  /// Adds the products of the packed operands to the block's sums, kBand rows of sums at a time.
   void AddBlock(const GemmBlock& block) {
     const std::int64_t groups = (block.count + kRangeGroup - 1) / kRangeGroup;
     for (std::int64_t row = 0; row < block.rows; row += kBand) {
@@ -407,7 +407,7 @@ class Worker {
 
   // --- scales ---
 
-  /// Computes a task of scaled operands. Writes c plus all blocks' scaled sums to `state_`.
+  /// Writes the results of scaled operands to `state_`: c plus the scaled sums of all blocks of k.
   void AddScaled() {
     const ProductScales& s = *scales_;
     std::fill_n(total_, plane_, s.start);
@@ -441,7 +441,7 @@ class Worker {
     Spread(grids.a, task_.row, task_.rows, k, a_lines_.data());
     Spread(grids.b, task_.column, task_.columns, k, b_lines_.data());
   }
-  /// Copies the scales that a matrix unit multiplies by, for the block that begins at `k`.
+  /// Copies the scales of indices k … k + block.count - 1 by which a matrix unit multiplies.
   void SpreadGroups(std::int64_t k, GemmBlock& block) {
     block.a_scale = a_groups_.data();
     block.b_scale = b_groups_.data();
@@ -455,7 +455,7 @@ class Worker {
     }
   }
 
-  /// Adds the scaled sums of some rows to the total, and resets these sums to their initial value.
+  /// Adds the scaled sums of `rows` rows, from `row` on, to the total. Resets these sums.
   void AddToTotal(std::int64_t row, std::int64_t rows) {
     const std::int64_t at = row * state_columns_;
     Kernels().add_scaled_sums(round_up(rows, Kernels().gemm_rows), PaddedColumns(), state_columns_,

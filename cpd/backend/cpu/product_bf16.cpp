@@ -46,7 +46,7 @@ Words MakeWords(std::int64_t count) {
   return words;
 }
 
-/// A matrix operand as lines: the rows of a or the columns of b. k counts along a line.
+/// A matrix operand as lines: the rows of a or the columns of b. A line has one value for each k.
 struct Lines {
   const std::uint8_t* data;
   std::int64_t size;  ///< of an element
@@ -143,7 +143,7 @@ class Results {
             .bias = finish.bias == nullptr ? nullptr : static_cast<const float*>(finish.bias->data),
             .out_stride = stride_,
             .wide = out.dtype == DType::f32} {}
-  /// Returns whether sums are written directly into the result.
+  /// Returns whether sums are computed in the result's own memory, without a buffer.
   [[nodiscard]] bool is_direct() const { return is_direct_; }
   [[nodiscard]] std::int64_t stride() const { return stride_; }
   /// Returns the address of an element of the matrix that begins at `out`.

@@ -21,12 +21,12 @@ namespace {
 /// The assumed number of products in a sum. The choice of some code paths depends on this number.
 constexpr std::int64_t kUsualDepth = 128;
 
-/// Times of the general path for sums in binary32 (gemm_general.h). kRoundingByAddition is for one
-/// rounding to nearest-even by one addition of binary32, kGeneralRounding for one rounding
-/// by any other method.
+/// Times of the general path, which supports every format and rounding, for sums in binary32
+/// (gemm_general.h). kRoundingByAddition is for one rounding to nearest-even by one addition of
+/// binary32, kGeneralRounding for one rounding by any other method.
 constexpr double kRoundingByAddition = 15, kGeneralRounding = 40;
-/// Times of the general path for sums in binary64: one addition to a sum with its rounding, and one
-/// product that is rounded before it is added.
+/// Times of the general path, which supports every format and rounding, for sums in binary64: one
+/// addition to a sum with its rounding, and one product that is rounded before it is added.
 constexpr double kAdditionInBinary64 = 130, kProductInBinary64 = 80;
 
 /// The time to generate and use one word of random bits by Philox for one sum: about 30 operations.
@@ -55,18 +55,20 @@ constexpr double kIntegerOfFewWords = 30, kIntegerWord = 50;
 /// all terms of a block at once (Adder::aligned), kOtherUnit for all other units.
 constexpr double kAlignedUnit = 20, kOtherUnit = 200;
 
-/// The factor on the time of any product without vector instructions.
+/// The factor by which every product takes longer if the kernels use no vector instructions.
 constexpr double kWithoutVectors = 8;
 
-/// Returns the number of rounded additions for one product: four for Kahan's scheme, otherwise one.
+/// Returns the number of rounded additions that one product's addition to a sum takes: four for
+/// Kahan's scheme, otherwise one.
 double AdditionsOf(const GemmPlan& plan) { return plan.scheme == Scheme::kahan ? 4 : 1; }
 
-/// Returns the number of roundings for one product.
+/// Returns the number of roundings that one product and its addition to a sum take.
 double RoundingsOf(const GemmPlan& plan) {
   return AdditionsOf(plan) + (plan.exact_products ? 0 : 1);
 }
 
-/// Returns the time of one product's random bits; 0 if its roundings use none.
+/// Returns the time to generate the random bits for the roundings of one product; 0 if these use
+/// none.
 double RandomBits(const GemmPlan& plan) {
   if (plan.sum.mode != Rounding::stochastic) return 0;
   return kPhiloxWord * RoundingsOf(plan) / draws_per_word(plan.sum.random_bits);
@@ -94,8 +96,8 @@ double ByScheme(Scheme scheme, double in_order, double kahan, double tree) {
   return scheme == Scheme::pairwise ? tree : in_order;
 }
 
-/// Returns the time of one product by its plan's fast path, or by the general path if there is
-/// none.
+/// Returns the time of one product by the fast path that the plan has chosen. If the plan has none,
+/// returns the time by the general path, which supports every format and rounding.
 double PathOfProduct(const GemmPlan& plan) {
   double cost = 0;
   const bool has_path = with_path(plan.fast.path, [&]<class Path>() {

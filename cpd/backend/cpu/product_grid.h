@@ -17,7 +17,7 @@ struct GridLines {
   [[nodiscard]] constexpr std::int64_t begin(std::int64_t block) const {
     return std::min(lines, panels() * block / blocks * width);
   }
-  /// Returns the number of rows or columns of the largest block.
+  /// Returns the number of lines (rows or columns of the matrix) in the largest block.
   [[nodiscard]] constexpr std::int64_t most() const {
     return std::min(lines, (panels() + blocks - 1) / blocks * width);
   }
@@ -37,8 +37,8 @@ struct GemmGrid {
 /// The time to pack one value of an operand for a block. The unit is the time of one multiply-add.
 constexpr std::int64_t kPackingCost = 8;
 
-/// Returns an estimate of the time that the slowest of `threads` threads takes for each value of k.
-/// The unit is the time of one multiply-add.
+/// Returns an estimate of the time that the slowest of `threads` threads takes for each k, that is,
+/// for one product of each of its sums. The unit is the time of one multiply-add.
 constexpr std::int64_t cost_of(const GemmGrid& grid, std::int64_t threads) {
   const std::int64_t rows = grid.rows.most();
   const std::int64_t columns = grid.columns.most();

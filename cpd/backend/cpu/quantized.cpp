@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Scaled formats in messages. Each block of a range stores the scales of its buckets and then its
-// elements. A bucket's scale is formed from its largest magnitude when its block is encoded.
+// Scaled formats in messages. The values of a message are divided into blocks. Each block stores
+// the scales of its buckets (values that share a scale), and then its elements. A bucket's scale is
+// formed from its largest magnitude when its block is encoded.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -132,7 +133,7 @@ ElementRoute FindScales(const QuantizedCall& call, std::int64_t buckets, const f
   return outside && plan.arithmetic == Arithmetic::exact ? ElementRoute::wide : route;
 }
 
-/// Encodes one block of a message. The block's first value is the call's value number `begin`.
+/// Encodes one block of a message. The block's first value is value number `begin` of `call`.
 void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 std::uint8_t* to) {
   const ScaledPlan& plan = call.scaled.plan;
@@ -181,7 +182,7 @@ void EncodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart&
   });
 }
 
-/// Decodes one block of a message. The block's first value is the call's value number `begin`.
+/// Decodes one block of a message. The block's first value is value number `begin` of `call`.
 void DecodePart(const QuantizedCall& call, std::int64_t begin, const ScaledPart& part,
                 const std::uint8_t* from, float* y) {
   const ScaledPlan& plan = call.scaled.plan;

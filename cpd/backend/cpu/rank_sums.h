@@ -67,7 +67,8 @@ class RankSums {
   /// for the terms that are added together.
   class Level {
    public:
-    /// `has_rows`: whether to allocate memory for terms, which are decoded or summed into it.
+    /// `has_rows`: whether to allocate memory for terms. Terms need it if they are decoded from
+    /// messages, or are themselves sums over a group of ranks.
     Level(std::int64_t terms, int planes, bool has_rows, std::int64_t n)
         : together_(std::min(kTogether, terms)),
           planes_(planes),

@@ -88,8 +88,8 @@ class Blocks {
 };
 using Block = Blocks::Block;
 
-/// One thread's part of a call: does the call's task (ReduceTask) for one block of values after the
-/// other.
+/// Does one thread's part of a ReduceCall: the call's task (ReduceTask) for one block of values
+/// after the other.
 class Work {
  public:
   explicit Work(const ReduceCall& call)

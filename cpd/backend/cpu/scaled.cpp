@@ -29,8 +29,8 @@ class PowerCaster {
     out_ = static_cast<std::uint16_t*>(out.data);
   }
 
-  /// Returns whether this class can cast blocks of the call's formats and tensors. Which blocks it
-  /// casts depends on their values.
+  /// Returns whether Cast can cast any blocks, given the formats and tensors of the call. Which
+  /// blocks Cast casts depends on the blocks' values.
   [[nodiscard]] bool casts() const { return blocks_.has_any(); }
   /// Casts the blocks of a tile that PowerBlocks supports. Calls other(part) for each range of the
   /// tile that contains other blocks, which must be cast by another method.
@@ -65,8 +65,9 @@ class PowerCaster {
   std::uint16_t* out_;
 };
 
-/// If this thread records what calls would run and computes nothing (cpd.explain), records a pass
-/// over a call's tiles and returns true. Otherwise returns false.
+/// If this thread only records what calls would run (cpd.explain), records the kernel that
+/// processes the tiles (ranges of elements) of a call's tensor, and returns true. Otherwise returns
+/// false.
 bool NotesTiles(const char* function, const ScaledPass& pass, bool powers, const char* kernel) {
   if (!Explains()) return false;
   NotePath(function, PathOf(pass.plan(), pass.route, powers));
@@ -127,11 +128,12 @@ void CastTiles(const ScaledPass& pass, const TensorView& out) {
 /// block every element gets the code 0.
 class NanFinder {
  public:
-  /// `first`: Look stores the lowest index that it has found here. Null: Look does nothing.
+  /// Look lowers *first to the lowest index of a NaN without a code. If `first` is null, Look does
+  /// nothing.
   explicit NanFinder(unsigned long long* first) : first_(first) {}
-  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. Lowers the stored
-  /// index to the index of the first such NaN, if that is less. The row's first element has index
-  /// `first`. `places`: memory for run.n indices.
+  /// Searches run.n elements, the first row of `run`, for a NaN that has no code. Lowers *first_ to
+  /// the index of the first such NaN, if that is less. The row's first element has index `first`.
+  /// `places`: memory for run.n indices.
   void Look(const ScaledRun& run, std::int64_t first, std::uint32_t* places) {
     if (first_ == nullptr) return;
     const std::int64_t nans =
@@ -197,8 +199,8 @@ void EncodeTiles(const ScaledPass& pass) {
   });
 }
 
-/// Decodes the codes of all tiles, and writes the values to the result, which is the tensor
-/// `pass.x`.
+/// Decodes the codes of all tiles (ranges of elements) of a tensor. Writes the values to `pass.x`,
+/// the result.
 void DecodeTiles(const ScaledPass& pass) {
   const Tiles tiles = pass.tiles();
   const std::int64_t bits = pass.plan().element.bits;

@@ -10,12 +10,13 @@
 namespace cpd {
 namespace {
 
-/// The maximum number of elements of a block whose scale and values are computed in one pass. Such
-/// a block fits into L2.
+/// The maximum number of elements of a block whose scale is formed in the same pass over the tensor
+/// that casts its elements. Such a block fits into the L2 cache.
 constexpr std::int64_t kWhole = kMostChosen;
 
-/// The maximum number of rows of a block whose scale and values are computed in one pass. With more
-/// rows, a pass over a few columns would read too little of each memory page at a time.
+/// The maximum number of rows of a block whose scale is formed in the same pass over the tensor
+/// that casts its elements. With more rows, a pass over a few columns would read too little of each
+/// memory page at a time.
 constexpr std::int64_t kTallest = 1024;
 
 /// The maximum number of neighboring elements whose largest magnitude is found without prefetching.

@@ -17,9 +17,10 @@ namespace cpd {
 
 using Floats = std::vector<float>;
 
-/// A pass over all tiles of a call's tensor. The constructor fills the call's tables with the
-/// scales that must be known before: the outer scales and, if `known` is set, the scales of all
-/// blocks. Otherwise each tile's blocks get their scales during the pass.
+/// A pass over a call's tensor, tile by tile (a tile is the elements that a thread handles at a
+/// time). The constructor fills the call's tables with the outer scales and, if `known` is set,
+/// with the scales of all blocks. If `known` is not set, blocks get their scales when their tile is
+/// processed.
 class ScaledPass {
  public:
   /// `x`: the tensor from which tiles are read; for a decoding, the result.
@@ -29,7 +30,8 @@ class ScaledPass {
 
   [[nodiscard]] const ScaledPlan& plan() const { return of.call.plan; }
   [[nodiscard]] const BlockLayout& layout() const { return of.call.layout; }
-  /// Returns the tiles. They consist of whole blocks if the blocks' scales are not known yet.
+  /// Returns the tiles of the call's tensor. Each tile consists of whole blocks if the blocks'
+  /// scales are not known yet.
   [[nodiscard]] Tiles tiles() const { return {layout(), !known}; }
   [[nodiscard]] TileIntegers integers() const {
     return {plan().element, layout(), random ? &*random : nullptr, of.indices};
@@ -49,27 +51,28 @@ class ScaledPass {
   void FormBlocks();
 };
 
-/// The scales of a tile. The first six vectors have one number for each block: `largest` the
-/// largest |x|, `outer` the outer scale, `encode` the multiplier by which the block's scale is
-/// computed, and `scale` the stored scale. Elements are divided or multiplied by `factor` to encode
-/// them, and multiplied by `decode` to decode them. The last three vectors have the numbers of each
-/// element of a row, for kernels that need these (ScaledRun::run is 1).
+/// The scales of the blocks in a tile (the elements that a thread handles at a time). The first six
+/// vectors have one number for each block: `largest` the largest |x|, `outer` the outer scale,
+/// `encode` the multiplier by which the block's scale is computed, and `scale` the stored scale.
+/// Elements are divided or multiplied by `factor` to encode them, and multiplied by `decode` to
+/// decode them. The last three vectors have one number for each element of a row, for kernels that
+/// take one scale per element (ScaledRun::run is 1).
 struct TileScales {
   Floats largest, outer, encode, scale, factor, decode;
   Floats element_factor, element_scale, element_outer;
   ElementRoute route = ElementRoute::wide;
 };
 
-/// Computes or looks up the scales of a tile's blocks. Passes ranges of the tile's elements
-/// (ScaledRun), with these scales, to kernels.
+/// Computes or looks up the scales of the blocks in a tile (the elements that a thread handles at a
+/// time). Passes ranges of the tile's elements (ScaledRun) and their scales to kernels.
 class TileScaler {
  public:
   explicit TileScaler(const ScaledPass& pass)
       : pass_(pass), reader_(pass.x, pass.layout()), integers_(pass.integers()) {}
 
-  /// Calls take(run, route, begin) for each range of up to kStage columns of the tile. `run`
-  /// describes the range with all rows of the tile, `route` is the method of division by scales,
-  /// and `begin` is the first column.
+  /// Calls take(run, route, begin) for each range of up to kStage columns of `tile`. `run`
+  /// describes the range in all rows of the tile and its scales. `route` is the method by which
+  /// elements are divided by scales. `begin` is the range's first column.
   template <class Take>
   void ForElements(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;
@@ -84,8 +87,9 @@ class TileScaler {
       take(run, scales_.route, c);
     });
   }
-  /// Calls take(run, begin) for each range of up to kStage columns of the tile, where `begin` is
-  /// the first column. `run` has the scales of the range but no elements. All scales must be known.
+  /// Calls take(run, begin) for each range of up to kStage columns of `tile`, where `begin` is the
+  /// range's first column. `run` has the scales of the range but no elements. All scales must be
+  /// known.
   template <class Take>
   void ForScales(const Tile& tile, Take take) {
     if (tile.rows * tile.count == 0) return;

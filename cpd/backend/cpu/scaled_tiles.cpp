@@ -13,7 +13,7 @@ namespace {
 // would use little of each memory page that it touches. kTall: the number of elements of a tile of
 // several rows.
 constexpr std::int64_t kLine = 128, kTall = 4 * kStage;
-// The number of columns of a tile in a block that has more rows than a tile can have.
+// The approximate number of columns of a tile, if blocks have more rows than a tile may have.
 constexpr std::int64_t kPartColumns = 1024;
 
 std::int64_t Pieces(std::int64_t n, std::int64_t size) { return (n + size - 1) / size; }

@@ -19,37 +19,37 @@
 
 namespace cpd {
 
-/// Returns a view of the tensor that a call describes.
+/// Converts `x`, the description of a tensor in a kernel's arguments, to a view of the tensor.
 TensorView ViewOf(const Strided& x);
 
 /// A tile: the elements that a thread handles at a time. A tile has `rows` x `count` elements of
-/// one band (a row of blocks). Its first element has the coordinates (p, i, t, j): plane, row,
-/// middle and column of the BlockLayout.
+/// one band (a row of blocks). Its first element is element (p, i, t, j) of the BlockLayout: the
+/// indices in the dimensions planes, height, middle and width.
 struct Tile {
   std::int64_t p = 0, i = 0, t = 0, j = 0;
   std::int64_t rows = 0, count = 0;
 };
 
-/// The number of rows of a tile in a block that has more rows than a tile can have.
+/// The number of rows of a tile, if blocks have more rows than a tile may have.
 constexpr std::int64_t kPartRows = 16;
 
 /// The tiles that cover a tensor divided into blocks (`layout`). A tile of one row has about kStage
 /// elements, a tile of several rows about four times as many. A tile's row has up to kStage
 /// elements, or all elements of a block's row.
 ///
-/// With `whole`, each tile consists of whole blocks. Without it, a tile is part of one block, or
-/// has rows of several blocks side by side with all of their columns.
+/// With `whole`, each tile consists of whole blocks. Without `whole`, a tile is a part of one
+/// block, or consists of some rows of neighboring blocks, each in full width.
 class CPD_API Tiles {
  public:
   Tiles(const BlockLayout& layout, bool whole);
   [[nodiscard]] std::int64_t size() const { return size_; }
-  /// Returns the number of elements of the largest tile.
+  /// Returns the number of elements of the largest of the tensor's tiles.
   [[nodiscard]] std::int64_t elements() const { return rows_ * count_; }
-  /// Returns whether codes of `bits` bits begin and end on full bytes in every tile. The end of the
-  /// last tile is not checked.
+  /// Returns whether the packed codes, of `bits` bits each, of every tile of the tensor begin and
+  /// end on full bytes. The end of the last tile is not checked.
   [[nodiscard]] bool on_bytes(std::int64_t bits) const;
-  /// Returns tile number n. The tile's `count` is 0 if the tile is empty, because the last block of
-  /// a row is shorter than the others.
+  /// Returns tile number n of the tensor. The tile's `count` is 0 if the tile is empty, because the
+  /// last block of a row is shorter than the others.
   [[nodiscard]] Tile operator[](std::int64_t n) const;
 
  private:
@@ -59,7 +59,8 @@ class CPD_API Tiles {
   std::int64_t along_ = 1, size_ = 0;    // tiles in a width, in all
 };
 
-/// Calls body(begin, end) on threads, for ranges of tile numbers that cover all tiles.
+/// Divides the tiles of a tensor among threads: calls body(begin, end) for ranges of tile numbers
+/// that cover all tiles.
 void ForTiles(const Tiles& tiles, const std::function<void(std::int64_t, std::int64_t)>& body);
 
 /// The values of a tile. `at` points to the first value, and rows begin `stride` values apart.
@@ -84,7 +85,7 @@ class TileReader {
   }
   [[nodiscard]] bool is_direct() const { return reader_.is_direct(); }
 
-  /// Returns the tile's values, valid until the next call.
+  /// Returns the tensor's values in a tile, valid until the next call.
   TileRows Read(const Tile& tile);
 
  private:
@@ -99,10 +100,9 @@ class TileReader {
   std::vector<float> values_;
 };
 
-/// For a cast whose elements take random integers in another order than the layout's row-major
-/// order: returns whether each tile's random integers can be generated when the tile is cast.
-/// `indices` has no memory; an element's offset in it, by its strides, is the index of the
-/// element's random integer.
+/// For a cast whose random integers are not numbered in the row-major order of `layout`: returns
+/// whether each tile's random integers can be generated when the tile is cast. `indices` has no
+/// memory; an element's offset in it, by its strides, is the index of the element's random integer.
 bool TurnsIntegers(const BlockLayout& layout, const TensorView& indices);
 
 /// The random integers of a tile's elements: the caller's, or integers generated from the elements'

@@ -20,7 +20,7 @@ namespace cpd {
 /// The number of values of a layer below which one thread sums the layer over all ranks.
 constexpr std::int64_t kSerialRanksBelow = 1 << 15;
 
-/// Memory for rows of n values each. Each row begins at a cache line.
+/// Memory for arrays (rows) of n binary32 values each. Each array begins at a cache line.
 class AlignedRows {
  public:
   AlignedRows(std::int64_t rows, std::int64_t n) : width_((n + 15) / 16 * 16) {
@@ -76,10 +76,10 @@ CPD_API void CountLosses(std::int64_t n, const float* x, const float* terms, Seg
 /// Adds counts to `to`. Several threads may add to the same `to` at once.
 CPD_API void AddCounts(const SegmentCounts& counts, SegmentCounts& to);
 
-/// The state of one ordered sum for each element. A plane is an array of one state value for each
-/// element: value q of element i is planes[q * stride + i]. The caller provides memory for
-/// FoldPlanes planes and need not initialize it. `given`: the caller's random integers, from
-/// element 0 on.
+/// The state of ordered sums, one sum for each element of a range. A plane is an array with one
+/// state value of each sum: value q of sum i is planes[q * stride + i]. The caller provides memory
+/// for FoldPlanes planes and need not initialize it. `given`: the caller's random integers,
+/// starting with the integers of sum 0.
 template <class T>
 struct FoldStateOf {
   T* planes = nullptr;
@@ -134,7 +134,8 @@ class FoldSpans {
   FoldStateOf<T> state_;
 };
 
-/// Gives FoldSpans the plans of a SumPlan: terms() for adding terms, and sums() for adding sums.
+/// Makes a SumPlan an argument of FoldSpans, which asks for two plans: terms() for adding terms,
+/// and sums() for adding sums of chunks and trees.
 struct PlansOfSum {
   const SumPlan& plan;
   [[nodiscard]] const FoldPlan& terms() const { return plan.terms; }

@@ -31,8 +31,9 @@ void PlaceTerms(const TopKCall& call, RankRange ranks, const float* terms, std::
   }
 }
 
-/// Writes `terms` for the selected values and +0 for all others to call.y. Adds to call.counts the
-/// NaN, infinities and zeros of that (CountLosses).
+/// Writes to call.y `terms` for the selected values and +0 for all others. Compares call.y with
+/// call.x, and adds the numbers of NaN, infinities, underflows and zeros to call.counts
+/// (CountLosses).
 void PlaceCounted(const TopKCall& call, RankRange ranks, const float* terms) {
   std::vector<float> y(static_cast<std::size_t>(kStage));
   ForRanges(call.begin, call.end, kStage, [&](std::int64_t i, std::int64_t n) {

@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::int64_t kRun = 4 * kBlock;  ///< values checked at once, which stay in L1
 
-/// Lowers *first to the lowest index of a wrong element of x, which has n elements. find(values,
-/// count) must return the index of the first wrong one of `count` values, or `count` if there is
-/// none.
+/// Lowers *first to the lowest index of an invalid element of x, which has n elements. `find`
+/// decides what is invalid: find(values, count) must return the index of the first invalid one of
+/// `count` values, or `count` if there is none.
 template <class T, class Find>
 void FirstOf(const Strided& x, std::int64_t n, unsigned long long* first, Find find) {
   parallel_for(n, kStage, kSerialBelow, [&](std::int64_t begin, std::int64_t end) {

@@ -17,8 +17,8 @@ namespace {
 
 constexpr int kTogether = 8;  ///< ranks whose terms are made before the first is added
 
-/// One thread's part of a call: adds the ranks' values to the running sums, one block of values
-/// after the other.
+/// Does one thread's part of a VirtualCall: adds values of the call's ranks to the running sums,
+/// one block of values after the other.
 class RankBlocks {
  public:
   RankBlocks(const VirtualCall& call, const SumPlan& plan, std::int64_t n)

@@ -35,8 +35,9 @@ class CPD_API Codecs {
   /// blocks of the size that these codecs have (Codec::block).
   explicit Codecs(std::span<const SharedCodec> wires);
 
-  /// Adds a plane to the list of planes: its codec for each layer, or one codec for all. If a
-  /// layer's entry in `of_layers` is null, the layer has the codec `otherwise`.
+  /// Adds a plane, that is, one more value of the running sum's state for each element.
+  /// `of_layers`: the plane's codec for each layer, or one codec for all layers. If a layer's entry
+  /// is null, the layer has the codec `otherwise`.
   void Add(std::span<const SharedCodec> of_layers, const SharedCodec& otherwise = nullptr);
 
   [[nodiscard]] std::size_t planes() const { return planes_.size(); }
@@ -109,8 +110,8 @@ class CPD_API CodedPart {
     LoadUnscaled(plane, block, 0, 1, values);
   }
   void LoadUnscaled(int plane, const Block& block, int shift, float divisor, float* values) const;
-  /// Encodes a block's values into plane number `plane` of the message. The codec must represent
-  /// each value exactly.
+  /// Encodes a block's values into plane number `plane` of the message; a plane has one value of
+  /// each sum's state. The codec must represent each value exactly.
   void Store(int plane, const Block& block, const float* values);
   /// Rounds and encodes the values x of a block into plane 0 of the message. The message has
   /// contributions or results, which consist of one plane. `piece` describes the block's values.
@@ -131,7 +132,8 @@ class CPD_API CodedPart {
                 const float* x);
   void ReadSizes(const Part& part, const Message& from);
   void Join(Message& to);
-  /// Reserves the maximum number of bytes for each block.
+  /// Sets the offset of each block of the message, with room for the block's maximum number of
+  /// bytes.
   void PlaceApart(const Part& part);
 
   const Codecs* codecs_ = nullptr;

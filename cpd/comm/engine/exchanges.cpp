@@ -189,8 +189,8 @@ Task Exchanges::Ring(Chunk chunk, std::vector<Part> parts) {
   }
 }
 
-/// This rank's group of ranks, and the parts and sums of a chunk that this rank works on. The
-/// group's first member is its master.
+/// This rank's group of ranks, and the group's data for one chunk: the parts of the chunk that its
+/// members sum, and memory for sums and results. The group's first member is its master.
 struct Exchanges::Group {
   std::int64_t unit = 0, units = 1;
   std::int64_t first = 0, size = 1;  // ranks first … first + size - 1

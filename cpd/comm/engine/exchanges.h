@@ -33,7 +33,8 @@ class Task {
     if (handle_) handle_.destroy();
   }
 
-  /// Runs the coroutine to its next transfer or its end. Rethrows an exception that it has thrown.
+  /// Resumes the task's coroutine, which runs until its next transfer or its end. Rethrows an
+  /// exception that the coroutine has thrown.
   void Resume();
   [[nodiscard]] bool done() const { return handle_.done(); }
   /// Returns the transfer that the task waits for; null before the first Resume and while the task

@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t kRecord = 1024;  // bytes of each rank's text that are sent first
 constexpr const char* kVersion = "6";  // of the protocol between ranks
 
-/// Returns an FNV-1a hash of sizes or shapes.
+/// Returns an FNV-1a hash of layers' sizes or shapes, for the comparison between ranks.
 std::uint64_t Hash(std::span<const std::int64_t> numbers) {
   std::uint64_t hash = 0xCBF29CE484222325U;
   for (const std::int64_t number : numbers) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The layout of values in messages. The layers of a call are merged into sequences of values.
-// Sequence s has slice s of all layers, rotated by each layer's number. The first n mod W slices of
-// a layer of n values are one value longer. A chunk takes the next range of every sequence.
+// The layout of values in messages. Each layer of a call is cut into slices, and the slices of all
+// layers are merged into sequences of values. Sequence s has one slice of each layer: slice s, or,
+// for layers whose slices are rotated by `turns`, slice s - turns[l]. The first n mod W slices of a
+// layer of n values are one value longer. A chunk takes the next range of every sequence.
 #pragma once
 
 #include <algorithm>
@@ -55,8 +56,8 @@ class CPD_API Layout {
          std::span<const std::int64_t> buckets = {}, std::span<const std::int64_t> turns = {});
 
   [[nodiscard]] bool done() const { return left_ == 0; }
-  /// Returns the next chunk: for each sequence s of values, a Part (list of ranges of layers),
-  /// which may be empty.
+  /// Returns the next chunk: for each sequence s (one slice of each layer), a Part (list of ranges
+  /// of layers), which may be empty.
   std::vector<Part> Next();
 
  private:

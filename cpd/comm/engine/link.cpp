@@ -341,8 +341,9 @@ void Link::Fail(Phase phase, const std::string& why, const std::vector<int>& sus
   const auto begin = Clock::now();
   std::vector<bool> alive = transport_.Alarms();
   const auto is_known = [&] {
-    // Empty: the transport does not know yet which ranks raised alarms. Waiting can help only if
-    // one process stores the alarms of all ranks, or if Alarms() has had an answer before.
+    // If `alive` is empty, the transport does not know yet which ranks raised alarms. It can still
+    // learn this only if one process stores the alarms of all ranks, or if Alarms() has had an
+    // answer before.
     if (alive.empty()) return transport_.alarm_keeper() < 0 && !has_heard_;
     return std::ranges::find(alive, false) == alive.end();
   };

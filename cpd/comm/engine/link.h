@@ -170,10 +170,11 @@ class CPD_API Link final : public Channel {
   [[nodiscard]] bool Poll(Pending& pending);
   /// Returns a text that names the other ranks that have given up; empty if there are none.
   [[nodiscard]] std::string HeardAlarm();
-  /// Returns the ranks to name as lost: the suspects that are not alive or, if all suspects are
-  /// alive, all ranks that are not alive. If `alive` is empty, it is unknown which ranks are alive.
-  /// Then returns the rank whose process stores the alarms, if that is known and is another rank.
-  /// Otherwise returns the suspects in a group of two ranks, and no rank in a larger group.
+  /// Returns the ranks to name as lost: the ranks in `suspects` (for which this rank waited) that
+  /// are not alive or, if all suspects are alive, all ranks that are not alive. If `alive` is
+  /// empty, it is unknown which ranks are alive. Then returns the rank whose process stores the
+  /// alarms, if that is known and is another rank. Otherwise returns the suspects in a group of two
+  /// ranks, and no rank in a larger group.
   [[nodiscard]] std::vector<int> Lost(const std::vector<bool>& alive,
                                       const std::vector<int>& suspects) const;
   /// Raises the alarm, listens for a while to learn which ranks are alive, and throws RankLost.

@@ -111,9 +111,10 @@ ReduceCall MessageOps::MakeCall() const {
 class MessageOps::Scratch {
  public:
   explicit Scratch(const SharedQueue& queue) : queue_(queue) {}
-  /// Lets later calls of Take return the same memory again. Call it before each new set of blocks.
+  /// Lets Take return the memory again that it has returned so far. Call Reset before each new set
+  /// of blocks.
   void Reset() { used_ = 0; }
-  /// Returns memory for n values, valid until Reset.
+  /// Returns memory for n values, valid until the next call of Reset.
   float* Take(std::int64_t n) {
     if (used_ == memory_.size()) memory_.emplace_back();
     auto& [size, values] = memory_[used_++];
@@ -152,7 +153,8 @@ void MessageOps::ForBlocks(const Part& part, const Body& body) const {
   }
 }
 
-/// Some blocks of values, with the messages to read and the message to write.
+/// The argument of the function that Convert calls repeatedly: the next blocks of values, the
+/// messages to read and the message to write.
 struct MessageOps::Work {
   Blocks blocks;
   Scratch& scratch;

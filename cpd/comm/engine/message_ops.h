@@ -71,8 +71,9 @@ class MessageOps {
   /// Adds the contributions of all members of this rank's group and writes the sums to `to`.
   /// from[m] is the message of member m. The entry of this rank is null.
   void FoldGroup(const Part& part, std::span<const SharedMessage> from, Message& to) const;
-  /// Adds this rank's own contribution as term k of the sum across ranks. `from`: the running sum's
-  /// state, null for k = 0. Writes the new state to `to`, or after the last term the result.
+  /// Adds this rank's own contribution, as term number k, to the running sum across ranks. `from`:
+  /// a message with the sum's state; null for k = 0. Writes the sum's new state to message `to`, or
+  /// after the last term the result.
   void Hop(const Part& part, std::int64_t k, const Message* from, Message& to) const;
   /// Allocates memory for n values, which the functions below take as `values`. values[i] is the
   /// value at position i in the Part (a list of ranges of layers).
@@ -124,12 +125,12 @@ class MessageOps {
   [[nodiscard]] bool is_direct(Content content) const;
   [[nodiscard]] ReduceCall MakeCall() const;
 
-  /// Calls body(blocks, scratch) repeatedly, each time with the next blocks of values, until `body`
-  /// has received all blocks of the part.
+  /// Divides the values of the part into blocks. Calls body(blocks, scratch) repeatedly, each time
+  /// with the next few blocks, until `body` has received all of them. `scratch` provides memory.
   template <class Body>
   void ForBlocks(const Part& part, const Body& body) const;
-  /// Lets `body` read the messages `from` and write the message `to` (null: no message), some
-  /// blocks at a time. Each call body(work) gets the next blocks and the messages.
+  /// Calls body(work) repeatedly. `work` has the next few blocks of the part's values, the messages
+  /// `from`, which `body` reads, and the message `to`, which it writes (null: no message).
   template <class Body>
   void Convert(const Part& part, const std::vector<Source>& from, Content content, Message* to,
                const Body& body) const;
@@ -142,7 +143,8 @@ class MessageOps {
   [[nodiscard]] std::unique_ptr<Message> OwnMessage(const Part& part) const;
 
   [[nodiscard]] Piece OwnPiece(const Block& block) const;
-  /// Writes a block of this rank's contributions as all ranks decode them.
+  /// Writes to `terms` the values that every rank decodes from this rank's contributions, for one
+  /// block.
   void Round(const Block& block, float* terms, SegmentCounts* counts = nullptr) const;
 
   const Reduction& reduction_;

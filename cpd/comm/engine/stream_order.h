@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Orders the stream of a reduction against the streams of its layers.
+// Orders a reduction's work after the work already queued on its layers' streams, and later work on
+// these streams after the reduction.
 #pragma once
 
 #include <set>

@@ -17,10 +17,10 @@ namespace cpd {
 /// process, or break the transport. `chunk` counts from 0; it is 0 in the phases handshake and
 /// exponents.
 using FaultHook = std::function<void(Phase phase, std::int64_t chunk, Transport& transport)>;
-/// Sets the hook; an empty function removes it.
+/// Sets the FaultHook that Enter calls; an empty function removes the FaultHook set before.
 CPD_API void SetFaultHook(FaultHook hook);
 
-/// Calls the hook if one is set. The library calls this function on entering each phase.
+/// Calls the FaultHook if one is set. The library calls Enter whenever a rank enters a phase.
 void Enter(Phase phase, std::int64_t chunk, Transport& transport);
 
 /// Wraps a transport whose link can be dropped by Break. After Break nothing is sent or received,

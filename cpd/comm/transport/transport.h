@@ -87,8 +87,9 @@ class CPD_API Transport {
   /// Returns, for each rank, whether it has raised its alarm, this rank included. Does not wait.
   /// Empty if the transport cannot know.
   [[nodiscard]] virtual std::vector<bool> Alarms() = 0;
-  /// Returns the rank whose process stores the alarms. If Alarms() stays empty, that rank is lost.
-  /// -1 if none of these ranks stores the alarms, or if this is unknown.
+  /// Returns the rank whose process stores the alarms of all ranks for Alarms() to read. If
+  /// Alarms() stays empty, that rank is lost. -1 if none of the transport's ranks stores them, or
+  /// if this is unknown.
   [[nodiscard]] virtual int alarm_keeper() const { return -1; }
 
   /// Returns a transport among some of this transport's ranks, `ranks`, which are ascending and

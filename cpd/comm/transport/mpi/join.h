@@ -21,13 +21,12 @@ struct Join {
 
 /// Sends this rank's Join to all members of a new group and returns the Joins of all members.
 /// `world`: the members' ranks in MPI_COMM_WORLD. Throws RankLost if a member does not answer
-/// within `timeout` seconds. In the text of RankLost, names[i] is the number of member i, and
-/// `size` is the number of ranks of the group in which these numbers count.
+/// within `timeout` seconds. The text of RankLost calls member i rank names[i], of `size` ranks.
 std::vector<Join> Meet(const Job& job, const std::vector<int>& world, std::span<const int> names,
                        int size, double timeout);
 
-/// Returns the context (the number in the tags) of a new group, which is the greatest context that
-/// a member proposes.
+/// Returns the context of a new group, the number by which message tags tell groups apart. It is
+/// the greatest context that a member proposes.
 int ContextOf(Job& job, const std::vector<Join>& joins);
 
 /// Returns, for each member of a group, the lowest index of a member on the same host.

@@ -49,8 +49,8 @@ class MpiTransfer final : public Transfer {
     if (left_ != 0) g_lost = true;  // requests and memory are abandoned
   }
 
-  /// Starts to receive a message. Reserves memory for all requests first; then no request that has
-  /// started can be missing from the list.
+  /// Starts to receive a message. Reserves memory for all requests first, so that appending a
+  /// request that MPI has started to requests_ cannot fail.
   void Receive(const Job& job, const Incoming& in, int world, int tag) {
     const std::int64_t piece = PieceOf(job, world, in.bytes);
     MakeRoom((in.bytes + piece - 1) / piece);

@@ -55,8 +55,9 @@ std::optional<RankLost>& FailedStart() {
   throw RankLost(failure);
 }
 
-/// Calls look(). If look() throws, marks the start of MPI as failed in this process and calls
-/// tell(), which informs the other ranks.
+/// Calls look(), which throws if this process must stop waiting for MPI's start (Ctrl-C). If look()
+/// throws, marks the start as failed in this process, calls tell(), which informs the other ranks,
+/// and rethrows.
 template <class Look, class Tell>
 void OrTell(Look look, Tell tell) {
   try {

@@ -267,8 +267,8 @@ class Channel {
     return state;
   }
 
-  /// Waits while the state is ncclInProgress, for up to `timeout` seconds, and returns the last
-  /// state.
+  /// Waits while the communicator's state is ncclInProgress, for up to `timeout` seconds. Returns
+  /// the communicator's last state.
   [[nodiscard]] ncclResult_t AwaitIdle(double timeout) const noexcept {
     using Clock = std::chrono::steady_clock;
     constexpr double most = 1e9;
