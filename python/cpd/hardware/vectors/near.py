@@ -47,7 +47,7 @@ def codes_of(f: Format, values: F64) -> Codes:
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
-    """Returns the codes `steps` further from zero, clipped to finite numbers."""
+    """Returns codes moved away from zero by `steps` numbers of the format, at most to the last."""
     if is_integer(f):
         unused = 32 - f.bits
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
