@@ -397,8 +397,7 @@ class Added(NamedTuple):
 
     gradients: Keep
     buffers: list[Values]
-    """Each node's buffers. As in DDP, all nodes have node 0's buffers before the first of these
-    steps."""
+    """Each node's buffers. As in DDP, all nodes have node 0's before the first of these steps."""
 
 
 class _Step:

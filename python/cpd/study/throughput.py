@@ -120,7 +120,7 @@ def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
 
 @functools.cache
 def measured_rate(text: str) -> Rate:
-    """Measures the GB/s that this CPU encodes and decodes: the best of three runs.
+    """Measures the GB/s that a codec encodes and decodes on this CPU: the best of three runs.
 
     The input is 2^20 normally distributed values.
 

@@ -76,7 +76,7 @@ class Regimes:
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products like those of `block`, but each addend is 0."""
+        """Returns n dot products as `block` makes them, but each addend is 0."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
