@@ -91,9 +91,9 @@ class Comparison:
         return cls(a, b, positive * signs + (_has_zero(a) and _has_zero(b)))
 
     def spacings(self) -> list[Spacing]:
-        """Returns the spacings of both formats' values in ascending binades.
+        """Returns both formats' spacings of values, one `Spacing` for each range of binades.
 
-        Successive binades in which neither format's relative spacing changes are one row.
+        Ranges ascend. A range has successive binades with equal relative spacings of each format.
         """
         rows: list[Spacing] = []
         for k in binades(self.a, self.b):
@@ -123,7 +123,7 @@ class Spacing:
     """Three counts of positive values: of the first format, of the second, and of both."""
 
     def add(self, k: int, counts: tuple[int, ...]) -> None:
-        """Extends the row by the next binade, `k`, and adds the binade's counts of values."""
+        """Extends the range of binades to k, and adds the three counts of binade k to `counts`."""
         self.last = k
         self.counts = tuple(map(sum, zip(self.counts, counts, strict=True)))
 
@@ -265,7 +265,7 @@ def _values_only(a: Format, b: Format, count: int) -> list[float] | None:
 
 
 def _some(values: list[float]) -> str:
-    """Returns a text with all values if they are few, else with the first and the last values."""
+    """Returns `values` as a text; of many values, only the first and the last ones."""
     if len(values) <= _LISTED:
         return ", ".join(map(exact, values))
     half = _LISTED // 2

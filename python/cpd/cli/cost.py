@@ -190,10 +190,10 @@ def _codec_gbps(text: str | None) -> Any:
 def _gradients(
     options: Options, texts: list[str]
 ) -> "tuple[Network, list[float] | None, dict[str, float] | None, int]":
-    """Returns the network, and what a file of gradients determines.
+    """Returns the network, and three results from the file of `--gradients`.
 
-    From the file: the largest magnitude of each tensor, the round-off of each all-reduce, and the
-    number of ranks. Without a file, the three values are None, None and 0. With `--model`, the
+    The results are the largest magnitude of each tensor, the round-off of each all-reduce in
+    `texts`, and the number of ranks. Without a file, they are None, None and 0. With `--model`, the
     largest magnitudes are None.
     """
     from cpd.study.networks import Network

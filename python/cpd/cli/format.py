@@ -60,7 +60,10 @@ class FormatOptions:
 
 
 def describe(options: FormatOptions, found: Sequence[Format | Scaled]) -> Any:
-    """Returns the data for JSON: an object for each format, or with --compare one object."""
+    """Returns the formats' data for JSON: a list with an object for each format.
+
+    With --compare, returns one object, which has this list and the comparison.
+    """
     formats = [f for f in found if isinstance(f, Format)]
     if options.neighbors is not None:
         return [neighbors_row(number(options.neighbors), f) for f in formats]

@@ -42,7 +42,7 @@ def _color(number: int) -> str:
 
 
 def _rows(axes: Axes, formats: list[Format]) -> None:
-    """Labels a row for each format, with the first format at the top."""
+    """Writes the formats' names along the vertical axis, with the first format at the top."""
     axes.set_yticks(range(len(formats)), [str(f) for f in formats])
     axes.set_ylim(len(formats) - 0.4, -0.6)
     axes.grid(axis="y", visible=False)

@@ -440,7 +440,7 @@ def plot_file(what: str) -> Any:
 
 @dataclass
 class Values:
-    """Options for files with the values of a table."""
+    """Options that name the files to which a command writes the values of its table."""
 
     json: Path | None = json_file()
     csv: Path | None = option(

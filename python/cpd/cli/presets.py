@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_units(known: list[str]) -> None:
-    """Prints a table of the matrix units named in `known`, and the sources of their rules."""
+    """Prints a table of the matrix units named in `known`, then the sources of the table's data."""
     console = new_console()
     console.print(_table(known))
     for line in _sources(known):

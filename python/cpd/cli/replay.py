@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cpd replay`: computes a unit's published dot products again with an accumulator."""
+"""`cpd replay`: compares a matrix unit's recorded dot products with an accumulator's."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -167,7 +167,10 @@ class _Codec(str):
 
 
 def _find(name: str, kind: str | None) -> Format | Scaled | _Unit | _Codec | Recipe:
-    """Returns the format, unit, codec or recipe `name`. If `kind` is None, tries all kinds."""
+    """Returns the format, matrix unit, codec or recipe with the name or text `name`.
+
+    `kind` is the kind of object to search; None: all four kinds are searched.
+    """
     names = _names()
     if kind == "units" or (kind is None and name in names["units"]):
         if name not in names["units"]:
@@ -247,7 +250,7 @@ def _row(thing: _Unit | _Codec | Recipe) -> dict[str, Any]:
 
 
 def _print(options: Options, by_name: _Found) -> None:
-    """Prints formats, units, codecs and recipes, each kind in the order of the command line."""
+    """Prints the objects to show: formats, then matrix units, then codecs, then recipes."""
     things = list(by_name.values())
     formats = [thing for thing in things if isinstance(thing, Format | Scaled)]
     if formats:

@@ -269,7 +269,7 @@ def _run(options: Options) -> int:
 
 @contextmanager
 def _progress(vectors: Vectors, options: Options) -> Iterator[None]:
-    """Prints the numbers of lines and bytes, then shows a progress bar, on standard error."""
+    """Prints how many lines and bytes the file will have, then shows a progress bar, on stderr."""
     bench = options.files.testbench is not None
     kind = "readmemh" if bench else _kind(options.files)
     lines, size = vectors.size(kind)

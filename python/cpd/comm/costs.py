@@ -26,7 +26,7 @@ each tensor. None: not known."""
 
 @dataclass(frozen=True)
 class Cost:
-    """The traffic of one rank in an all-reduce, as a communicator counts it.
+    """The message rounds and bytes of one rank in an all-reduce, without message headers.
 
     Attributes:
         steps: the largest number of rounds of messages of any of the W ranks: 2 (W - 1) for the
@@ -96,7 +96,10 @@ def cost_of_step(
 
 
 def values_and_rows(spec: Reduce, sizes: Sizes) -> tuple[list[int], list[int]]:
-    """Returns the numbers of values and the row lengths; no row lengths if no codec uses rows."""
+    """Returns each tensor's number of values, and each tensor's row length.
+
+    The second list is empty if `spec` has no codec that encodes rows.
+    """
     shapes = [_shape(size) for size in sizes]
     layouts = row_layouts(spec._compressor, shapes, range(len(shapes)))
     return [math.prod(shape) for shape in shapes], [layout.row for layout in layouts]

@@ -20,7 +20,7 @@ that is given if MPI has started fewer processes."""
 
 
 def promised() -> dict[str, int]:
-    """Returns the variables of `_SIZES` that are set to a number, in the order of `_SIZES`."""
+    """Returns the launchers' variables (`_SIZES`) that are set to a number, with the numbers."""
     settings = ((name, os.environ.get(name, "").strip()) for name in _SIZES)
     return {name: int(text) for name, text in settings if text.isascii() and text.isdigit()}
 
@@ -29,8 +29,8 @@ def broken_promise(size: int) -> str:
     """Returns a warning if a launcher's variable exceeds the `size` ranks of MPI; "" otherwise.
 
     A Slurm allocation may have more tasks than the user starts with mpirun. So Slurm's variables
-    are used only if MPI has started a single rank. If a variable of mpirun equals `size`, no
-    variable causes a warning.
+    are used only if MPI has started a single rank. If mpirun's variable (`OMPI_COMM_WORLD_SIZE` or
+    `PMI_SIZE`) equals `size`, there is no warning.
     """
     promises = promised()
     if size in (promises.get("OMPI_COMM_WORLD_SIZE"), promises.get("PMI_SIZE")):

@@ -73,7 +73,7 @@ def reduce_report(native: _core.ReduceReport) -> ReduceReport:
 
 
 def traffic_of(native: _core.Traffic) -> Traffic:
-    """Returns the Python `Traffic` of a call from the C++ object."""
+    """Converts the C++ object with the message counts of one call to a Python `Traffic`."""
     return Traffic(
         native.steps,
         native.messages,

@@ -189,7 +189,8 @@ def specs_in_use(schedule: Schedule) -> list[Reduce]:
 def averaging(schedule: Schedule, divide: str | None = None) -> Schedule:
     """Returns a copy of a schedule in which every spec averages instead of sums.
 
-    `divide` replaces the `divide` of every spec; None preserves it.
+    `divide` is the key of every spec that says when to divide by the number of ranks; None
+    preserves each spec's own.
     """
     options = {} if divide is None else {"divide": divide}
     specs = {

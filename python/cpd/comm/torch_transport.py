@@ -91,8 +91,9 @@ def _joined(transport: Transport, timeout: float, numbers: Sequence[int], size: 
 
     A rank gives up after `timeout` seconds, or if another rank has given up. It then waits up to a
     second for the other ranks to report that they gave up, too. It raises RankLost with the ranks
-    that have not reported, or TransportError if all have reported. RankLost names rank i by
-    `numbers[i]`, its number in a group of `size` ranks.
+    that reported nothing or, if torch's store does not answer, with the store's rank. If no such
+    rank is known, it raises TransportError. RankLost names rank i by `numbers[i]`, its number in a
+    group of `size` ranks.
     """
     outcome = _started(lambda: transport.connect(2 * timeout + 60))  # this wait ends before torch's
     grace = min(1.0, timeout / 4)
@@ -209,7 +210,10 @@ class Transport(ABC):
         """Opens the connections that carry messages."""
 
     def _own_store(self, timeout: float) -> Store:
-        """Returns a new connection to torch's store, which other calls cannot block."""
+        """Returns a separate connection to torch's key-value store.
+
+        Requests over other connections to the store cannot block requests over this one.
+        """
         default: Any = c10d._get_default_store()
         store = default.clone()
         store.set_timeout(timedelta(seconds=timeout))
@@ -446,7 +450,7 @@ class GlooTransfer:
             return sorted(self._open)
 
     def abandon(self) -> None:
-        """Keeps the memory of the messages until the process ends, because torch may use it."""
+        """Keeps the memory of this transfer's messages until the process ends: torch may use it."""
         _abandoned.append(self)
 
 
@@ -539,7 +543,10 @@ class NcclGroupTransport(Transport):
 
 
 class NcclTransfer:
-    """One transfer of messages by NCCL, which does not report which message has arrived."""
+    """One transfer of messages by NCCL: sends and receives that were started together.
+
+    NCCL does not report which of the messages have arrived.
+    """
 
     def __init__(self, operations: Sequence[object], works: list[Any], peers: list[int]) -> None:
         self._operations = operations
@@ -556,7 +563,7 @@ class NcclTransfer:
         return self._peers if self._works else []
 
     def abandon(self) -> None:
-        """Keeps the memory of the messages until the process ends, because torch may use it."""
+        """Keeps the memory of this transfer's messages until the process ends: torch may use it."""
         _abandoned.append(self)
 
 

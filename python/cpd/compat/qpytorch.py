@@ -142,7 +142,7 @@ class FixedPoint(Number):
     clamp: bool = True
     symmetric: bool = False
     _grid: Format = field(init=False, repr=False, compare=False)
-    """The format of the rounding before clamping: multiples of 2^-fl in a wider range."""
+    """The format of the rounding before clamping: multiples of 2^-fl, also beyond this range."""
 
     def __post_init__(self) -> None:
         if not 1 <= integer("wl", self.wl) <= _MOST_FIXED_BITS:
@@ -584,7 +584,7 @@ class _Rounding(torch.autograd.Function):
 
 
 def _rounded(x: Tensor, to: Format | Scaled, rounding: str) -> Tensor:
-    """Returns `x` rounded, with saturation; torch's generator gives the number of the stream."""
+    """Returns `x` rounded, with saturation; torch's generator selects the stream of random bits."""
     stream = 0 if rounding == "nearest" else torch.randint(2**62, ())
     spec = Cast(to, rounding=ROUNDINGS[rounding], overflow="saturate")
     return ops.cast(x, spec, stream=stream)

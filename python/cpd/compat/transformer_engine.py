@@ -134,9 +134,9 @@ class _Factory:
 
 
 def _cast(x: Tensor, spec: Cast | None, axis: int, call: int) -> Tensor:
-    """Returns `x` cast as an operand whose products are summed over `axis`.
+    """Returns `x` cast as an operand of a GEMM that sums over axis `axis` of `x`.
 
-    `call` is the number of the quantizer's call; it selects the stream of random bits.
+    `call` is the number of the tensor that the quantizer casts; it selects the random bits.
     """
     if spec is None:
         return x
@@ -223,10 +223,10 @@ def _classes() -> tuple[type, type]:
         def update_usage(
             self, rowwise_usage: bool | None = None, columnwise_usage: bool | None = None
         ) -> None:
-            """Drops the operands that are no longer needed.
+            """Deletes `data` if `rowwise_usage` is False, and `data_t` if `columnwise_usage` is.
 
-            Raises RuntimeError if a needed operand is missing. Both operands are cast from the
-            original tensor: a cast of a cast would round twice.
+            Raises RuntimeError if one of the two is missing although its usage is True. It cannot
+            be made from the other one, because a second cast would round cast values again.
             """
             for usage, name in ((rowwise_usage, "data"), (columnwise_usage, "data_t")):
                 if usage and getattr(self, name) is None:
@@ -264,7 +264,7 @@ def _classes() -> tuple[type, type]:
             self._calls = 0
 
         def count(self) -> int:
-            """Counts a call and returns its number, beginning with 1."""
+            """Counts a tensor that this quantizer casts and returns its number, from 1."""
             self._calls += 1
             return self._calls
 
@@ -313,8 +313,9 @@ def _classes() -> tuple[type, type]:
         ) -> Tensor:
             """Returns (qx · qwᵀ) · sx · sw + bias, in the type `out_dtype`.
 
-            qx and qw are the cast operands, sx and sw the reciprocals of their casts' factors. If
-            `out` is given, stores the result there or, with `accumulate`, adds it to `out`.
+            qx and qw are the cast operands. Each cast multiplies by a factor; sx and sw are the
+            reciprocals of the two factors. If `out` is given, stores the result there or, with
+            `accumulate`, adds it to `out`.
             """
             y = _product(self.how, getattr(gemm_type, "value", "fprop"), qx, qw, out_dtype)
             y = (y * (sx * sw)).to(out_dtype)

@@ -183,7 +183,10 @@ class States:
             native[0].load([state for state in merged_states if rank in (None, state.rank)], new)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns a dict of plain data: all states, the owner and the values of `set_gradient`."""
+        """Returns a dict of plain data, from which `load_state_dict` restores all states.
+
+        The dict also has the rank that the states belong to, and what `set_gradient` has set.
+        """
         with self._used() as native:
             rows, owner, gradients = native.save(), native.owner, native.gradients
         whose = {} if owner is None else Owner(*owner)._asdict()
@@ -230,10 +233,11 @@ class States:
 
     @contextmanager
     def _used(self, owner: Owner | None = None) -> Iterator[_core.CodecStates]:
-        """Yields the C++ object for one call. From then on the states belong to `owner`, if given.
+        """Yields the C++ object for one call, during which no other call may use the object.
 
-        Raises ValueError if nonzero states of another owner are stored, and RuntimeError while
-        another call uses the object.
+        If `owner` (a rank, or all virtual ranks of a process) is given, the states belong to it
+        from then on. Raises ValueError if nonzero states of another owner are stored, and
+        RuntimeError while another call uses the object.
         """
         if not self._one_call.acquire(blocking=False):
             raise RuntimeError(

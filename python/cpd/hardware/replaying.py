@@ -71,7 +71,7 @@ class _Set:
     c: F32
     results: F32
     unit: Accumulator | None
-    """The name of the accumulator that computed the results, from the file's name or head."""
+    """The accumulator that computed the results, if the file's name or first line names it."""
     adds_c: bool = True
 
 
@@ -159,7 +159,7 @@ def _replayed(batch: _Set, unit: Accumulator, adds_c: bool | None, mutations: bo
 
 
 def _run(batch: _Set, c: F32, unit: Accumulator) -> F32:
-    """Returns n dot products, computed as a batch of matrix products 1 × k by k × 1."""
+    """Computes the n dot products of `batch`, with the addends `c`, in the accumulator `unit`."""
     result: F32 = gemm(batch.a[:, None, :], batch.b[:, :, None], unit, c[:, None, None])
     return result[:, 0, 0]
 
@@ -171,7 +171,7 @@ def _differing(x: F32, y: F32) -> npt.NDArray[np.bool_]:
 
 
 def _changed(unit: Unit) -> Iterator[tuple[str, Accumulator]]:
-    """Yields valid rules that differ from the unit's rule in one property, with their names."""
+    """Yields changed matrix units with their names; each differs from `unit` in one property."""
     other_rounding = "toward_zero" if unit.sum_rounding == "nearest_even" else "nearest_even"
     changes: dict[str, dict[str, Any]] = {
         "F - 1": {"fraction_bits": unit.fraction_bits - 1},
@@ -213,7 +213,7 @@ def _accumulator(batch: _Set, acc: AccumulatorLike | None) -> Accumulator:
 
 
 def _unit_of(gpu: str, kind: str, output: str) -> str:
-    """Returns the name of a GPU's accumulator by convention. CPD may not have this accumulator."""
+    """Returns the name that CPD would give a GPU's accumulator; CPD may not have this one."""
     gpu = _LIKE.get(gpu, gpu)
     if kind in ("E4M3", "E5M2"):
         return "hopper-mma-fp8" if (gpu, output) == ("h100", "fp16") else f"{gpu}-fp8"

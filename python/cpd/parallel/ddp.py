@@ -168,8 +168,8 @@ class HookState:
         """Bytes and time of the all-reduce in the last complete backward pass; None before it.
 
         The numbers are this rank's: `step`; `bytes_sent`, the bytes of encoded values (None if the
-        communicator does not count them); and `seconds`, the time in calls that reduce, including
-        the time of waiting for other ranks.
+        communicator does not count them); and `seconds`, the time in the communicator's calls,
+        including the time of waiting for other ranks.
         """
         return self._meter.last
 

@@ -169,7 +169,7 @@ class _Workers(abc.ABC):
         return [parameter.numel() for parameter in self._parameters(0)]
 
     def _due(self, step: int) -> list[int]:
-        """Returns the numbers of the layers that are combined after this step."""
+        """Returns the numbers of the layers that the all-reduce combines after step `step`."""
         count = len(self._fragments)
         offsets = [(f + 1) * self.period // count for f in range(count)]
         return [
@@ -271,7 +271,7 @@ class _Workers(abc.ABC):
                 )
 
     def _check_beginning(self) -> None:
-        """Raises ValueError unless all workers begin with equal names, weights and options."""
+        """Raises ValueError unless all workers have equal parameter names, weights and options."""
         digests = [self._digest(worker) for worker in range(len(self.models))]
         if self.comm is not None:
             digests = self.comm.all_gather_bytes(digests[0])
@@ -505,10 +505,10 @@ def _models(model: Any, comm: Any) -> list[nn.Module]:
 
 
 def _fragments(sizes: Sequence[int], count: int) -> list[list[int]]:
-    """Returns, for each of `count` fragments, the numbers of the layers in the fragment.
+    """Divides layers into `count` fragments, which are combined one after another in a period.
 
-    The values of all layers, one layer after another, are cut into `count` fragments of equal size.
-    A layer belongs to the fragment in which the middle of the layer lies.
+    Returns the layers' numbers for each fragment. All values, in order, are cut into equal parts.
+    A layer belongs to the fragment in whose part the middle of the layer lies.
     """
     count = at_least(1, "fragments", count)
     if count > len(sizes):

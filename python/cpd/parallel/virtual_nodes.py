@@ -253,7 +253,7 @@ class VirtualNodes:
     def _accumulate(
         self, loss: Loss, micro_batches: Iterable[Any], parameters: dict[str, nn.Parameter]
     ) -> torch.Tensor:
-        """Computes a step in `no_sync`: stores each node's gradients, and returns all losses."""
+        """Computes a step in `no_sync`: adds to the nodes' stored gradients. Returns the losses."""
         needed = self.world_size * sum(p.numel() * p.element_size() for p in parameters.values())
         keep = "disk" if self._keep == "disk" else "memory"
         check_room(keep, needed, self._folder)
@@ -300,8 +300,8 @@ class VirtualNodes:
             state: the result of `state_dict`.
 
         Raises:
-            ValueError: if the numbers of nodes in the state and in this object differ. Also if one
-                of the two has separate random generators or buffers for each node, the other not.
+            ValueError: if the numbers of nodes in the state and in this object differ. Also if only
+                one of the two has separate random generators or buffers for each node.
         """
         check_keys("state", state, "world_size", "generators", "buffers", "schedule", "next_step")
         if state["world_size"] != self.world_size:
@@ -383,7 +383,7 @@ class VirtualNodes:
         step: int,
         states: _core.CodecStates | None = None,
     ) -> Folds:
-        """Returns a step's sums (`Folds`). Without `states`, they only plan and have no memory."""
+        """Returns a step's all-reduce (`Folds`). Without `states`, it is a plan without memory."""
         shapes = {name: tuple(layer.shape) for name, layer in layers.items()}
         planned = states is None
         places = {layer.device for layer in layers.values()}
@@ -393,20 +393,20 @@ class VirtualNodes:
 
 
 class Added(NamedTuple):
-    """The gradients and buffers after steps in `no_sync`."""
+    """Each node's gradients and buffers after steps in `no_sync`, for the next step."""
 
     gradients: Keep
     buffers: list[Values]
-    """Each node's buffers. As in DDP, accumulation begins with node 0's buffers on all nodes."""
+    """Each node's buffers. As in DDP, all nodes have node 0's before the first of these steps."""
 
 
 class _Step:
-    """The computation of one step of all nodes."""
+    """Computes one training step of all nodes: losses, gradients and reduced gradients."""
 
     generators: list[Generators] | None
-    """The generators of each node after the step. None: nodes have no generators."""
+    """Each node's random generators after the step; None: the nodes share the program's."""
     own_buffers: list[Values] | None
-    """The buffers of each node after the step. None: nodes share the buffers."""
+    """Each node's buffers after the step; None: all nodes use the same buffers."""
     seconds: float
     """The seconds that casts and sums have taken."""
 
@@ -419,7 +419,7 @@ class _Step:
         folds: Folds | None,
         gathered: Keep | None = None,
     ) -> None:
-        """Prepares a step. In `no_sync`, `folds` (sums) is None; `gathered` stores gradients."""
+        """Prepares a step. `folds` sums gradients or, in `no_sync`, `gathered` stores them."""
         self._loss, self._watch = loss, watch
         self._parameters = parameters
         self._folds = folds
@@ -482,7 +482,7 @@ class _Step:
     def _results(
         self, folds: Folds, losses: torch.Tensor
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Returns the sums. Sums in several passes need gradients again in each later pass."""
+        """Returns the reduced gradients, after passes over the nodes that the sums still need."""
         for node in self._later(folds):
             gradients = self._get(node)
             with self._timed():
@@ -496,7 +496,7 @@ class _Step:
         return results
 
     def _first(self, node: int, micro_batch: Any) -> None:
-        """Computes a node's loss and gradients, and passes the gradients to the sums."""
+        """Computes a node's loss and gradients; adds the gradients to the sums or stores them."""
         if self.generators is not None:
             self.generators[node].restore()
         if self._recomputes:
@@ -528,7 +528,7 @@ class _Step:
         self.seconds += time.perf_counter() - begin
 
     def _later(self, folds: Folds) -> Iterator[int]:
-        """Yields the nodes whose gradients the sums need again, in each pass after the first."""
+        """Yields, for each pass over the nodes after the first, the nodes that the sums need."""
         for _ in range(folds.sweeps - 1):
             for node in range(len(self._losses)):
                 if folds.awaits(node):

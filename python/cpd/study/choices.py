@@ -103,7 +103,7 @@ class Recommendation:
 
     @property
     def owner_seconds(self) -> float:
-        """The modeled seconds of the exchange `owner`, which are the same for all group sizes."""
+        """The modeled seconds of the all-reduce with the exchange `owner`, for any group size."""
         return self.owner[0].seconds
 
 
@@ -219,7 +219,7 @@ def choose(
 def made(
     size: int, one: Measurement, way: Reduce, machine: Machine, given: Contributions
 ) -> Choice:
-    """Makes the `Choice` of a group size from its measurement and the cost of all-reduce `way`."""
+    """Makes the `Choice` of a group size: `one` is its measurement, `way` the all-reduce's spec."""
     took = cost(way, given.world, given.shapes, largest=given.largest)
     return Choice(
         size,

@@ -46,7 +46,7 @@ def read_arrays(path: Path, leaves_out: bool = False) -> dict[str, Array]:
     joined by dots, but by a slash after `rank{r}`. The items of a list are named `rank0/…`,
     `rank1/…`.
 
-    With `leaves_out`, values that are not floating-point tensors are skipped, such as a
+    If `leaves_out` is true, values that are not floating-point tensors are skipped, such as a
     checkpoint's step and an optimizer's options. NumPy's files are read without torch.
 
     Raises OSError if the file cannot be opened. Raises ValueError if the file is damaged or has

@@ -43,8 +43,8 @@ _TABLES = {
         "shared": "",
     },
 }
-"""The tables in machine files of version 0.7, with the present name of each key; "" for a key
-without effect."""
+"""Maps the tables and keys in machine files of version 0.7 to the present names of the keys; "" for
+a key that is ignored."""
 
 
 class Round(NamedTuple):
@@ -54,9 +54,9 @@ class Round(NamedTuple):
         steps: the number of steps.
         bytes: the bytes of the longest message in each step; an upper bound if the bytes of `cost`
             are an upper bound.
-        across: the largest number of messages in a step that leave one host, or that reach one
-            host.
-        within: the largest number of messages in a step that stay in one host.
+        across: the largest number of messages that one host sends to other hosts in a step, or
+            receives from other hosts.
+        within: the largest number of messages in a step between GPUs of one host.
     """
 
     steps: int
@@ -245,9 +245,9 @@ def seconds(machine: Machine, rounds: Iterable[Round]) -> float:
 
 
 def _links(machine: Machine, across: int, within: int) -> list[tuple[float, float]]:
-    """Returns (seconds of a message, seconds of each byte), within a host and between hosts.
+    """Returns the links that the messages of a step use: within a host, between hosts, or both.
 
-    A link that carries no messages in the step is left out.
+    A link is a pair: the seconds of a message, and the seconds of each byte.
     """
     links = []
     if within:

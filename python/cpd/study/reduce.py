@@ -285,8 +285,8 @@ class Contributions:
     def measure_orders(self, spec: Reduce, group_size: int) -> Measurement:
         """Measures as `measure` does, and also in `ORDERS` random orders of the ranks.
 
-        The random orders do not depend on the order in which ranks were passed. With `comm`, only
-        the order of the communicator's ranks is measured.
+        The random orders depend on the ranks' tensors, not on the order of `ranks` in the
+        constructor. With `comm`, only the order of the communicator's ranks is measured.
         """
         measurement = self.measure(spec, group_size)
         orders = [contributions.measure(spec, group_size) for contributions in self._in_orders]
@@ -338,7 +338,7 @@ class Contributions:
         return self._references[average]
 
     def _add_up(self, totals: list[npt.NDArray[np.float64]]) -> None:
-        """Adds every rank's tensors to `totals`, in ascending order of ranks."""
+        """Adds all ranks' tensors to `totals`, one total a tensor, in ascending order of ranks."""
         if self._comm is None:
             source = Source(self._ranks)
             for rank in range(self.world):

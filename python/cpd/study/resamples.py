@@ -42,9 +42,10 @@ def shares_of_wins(errors: Floats, references: Floats, weights: Floats) -> Float
 
 
 def undecided(shares: Floats) -> list[int]:
-    """Returns the candidates with the most wins that together have at least 95 % of the wins.
+    """Returns the candidates that may be the best, by their shares of the wins in resamples.
 
-    A single candidate is the choice; several candidates are a tie.
+    Together they have at least 95 % of the wins, as few candidates as possible. A single candidate
+    is the choice; several candidates are a tie.
     """
     chosen: list[int] = []
     for candidate in np.argsort(-shares, kind="stable"):

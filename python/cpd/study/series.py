@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of round-off and steps by group size, and advice on which group size to use."""
+"""Makes tables of an all-reduce's round-off and message steps by group size, with advice."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ def check_group_sizes(sizes: Sequence[int], nodes: int) -> None:
 
 
 def hierarchical_steps(nodes: int, group_size: int) -> int:
-    """Returns the steps of a hierarchical all-reduce over p nodes in groups of k.
+    """Returns the number of message steps of a hierarchical all-reduce over p nodes in groups of k.
 
-    The number of steps is 4 (k - 1) + 2 (ceil(p / k) - 1). k = p means no groups: a ring of all
-    nodes, 2 (p - 1) steps.
+    The number is 4 (k - 1) + 2 (ceil(p / k) - 1). k = p means no groups: a ring of all nodes, with
+    2 (p - 1) steps.
     """
     if group_size == nodes:
         return 2 * (nodes - 1)
@@ -43,7 +43,7 @@ def hierarchical_steps(nodes: int, group_size: int) -> int:
 
 
 def steps_of(spec: Reduce, nodes: int, group_size: int) -> int:
-    """Returns the number of steps of an all-reduce.
+    """Returns the number of message steps of an all-reduce.
 
     Without a compressor, the all-reduce is hierarchical. With a compressor, nodes cannot send
     partial sums on, so the exchange (`owner` or `gather`) determines the steps.
@@ -73,7 +73,7 @@ class RoundoffRow:
 def measure_roundoff(
     per_rank: "Sequence[Sequence[torch.Tensor]]", spec: Reduce, sizes: Sequence[int]
 ) -> list[RoundoffRow]:
-    """Returns one row for each group size, over all layers together."""
+    """Returns the round-off of all layers together: one `RoundoffRow` for each group size."""
     table = roundoff(per_rank, spec, group_sizes=list(sizes))
     return [_row(spec, size, measured, len(per_rank)) for size, measured in table.items()]
 
@@ -113,9 +113,9 @@ class Series:
     baseline: bool = False
     """True for an all-reduce that is common today, shown for comparison and without advice."""
     lines: list[Line] = field(default_factory=list)
-    """The lines of the table over all layers together: one for each group size."""
+    """The lines of the printed table of all layers together: one line for each group size."""
     layers: list[Line] = field(default_factory=list)
-    """The lines of the table by layer: one for each group size and layer, by group size."""
+    """The lines of the printed table of single layers: for each group size, one line a layer."""
     advice: "Advice | None" = None
 
     def setting(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Advice:
         ]
 
     def _tied(self, choices: Sequence[Choice]) -> str:
-        """Returns the words with which the advice names tied choices; "" for a single choice."""
+        """Returns the text that lists `choices` if they are a tie; "" for a single choice."""
         if len(choices) == 1:
             return ""
         ways = dict.fromkeys(f"{self._group(choice)} ({choice.exchange})" for choice in choices)

@@ -120,8 +120,8 @@ def mark_front(rows: Sequence[StepRow]) -> None:
     """Marks the rows of the Pareto front of samples a second, price of a sample and round-off.
 
     For a row on the front, no other row is at least as good in all three and better in one. A
-    round-off that was not measured counts as infinite. A row with a measured round-off of infinity
-    is not on the front.
+    round-off that was not measured counts as infinite. A row is not on the front if its measured
+    round-off is infinite.
     """
 
     def goals(row: StepRow) -> tuple[float, ...]:

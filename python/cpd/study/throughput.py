@@ -73,11 +73,11 @@ class StepTime:
 
     @property
     def samples_a_second(self) -> float:
-        """The number of samples a second if nothing overlaps."""
+        """The number of samples a second if codec and messages do not overlap."""
         return self.samples / self.apart if self.apart else math.inf
 
     def dollars(self, steps: int = 1000) -> float:
-        """Returns the price of a number of steps, if nothing overlaps.
+        """Returns the price of a number of steps, if codec and messages do not overlap.
 
         Args:
             steps: the number of steps; default 1000.
@@ -94,7 +94,7 @@ decodes in a second."""
 CodecGbps: TypeAlias = "float | tuple[float, float] | Literal['measured'] | None"
 
 H200: Rate = (2686.0, 2754.0)
-"""The rates of a cast to e4m3, and back, on an NVIDIA H200 (benchmarks/GPU.md)."""
+"""The GB/s at which an NVIDIA H200 casts to e4m3, and back (benchmarks/GPU.md)."""
 
 
 def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
@@ -120,7 +120,7 @@ def codec_values(spec: Reduce, ranks: int) -> tuple[float, float]:
 
 @functools.cache
 def measured_rate(text: str) -> Rate:
-    """Measures the rates of a codec or a format on this CPU: the best of three runs.
+    """Measures the GB/s that a codec encodes and decodes on this CPU: the best of three runs.
 
     The input is 2^20 normally distributed values.
 
@@ -141,7 +141,7 @@ def measured_rate(text: str) -> Rate:
 
 
 def _rate_on(machine: Machine, spec: Reduce, codec_gbps: CodecGbps) -> tuple[Rate, str]:
-    """Returns the rates of the spec's codec, and a text with their source."""
+    """Returns the GB/s that the spec's codec encodes and decodes, and a text with the source."""
     if codec_gbps == "measured":
         rate = measured_rate(text_of(spec))
         source = f"{text_of(spec)} measured on this CPU"

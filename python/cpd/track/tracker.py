@@ -98,7 +98,7 @@ class Tracker:
             A dict that maps the tag of each measurement to its number.
 
         Raises:
-            TypeError: for a number that is not an int.
+            TypeError: if `step` is not an int.
         """
         step = self._next_step if step is None else integer("step", step)
         self._next_step = step + 1

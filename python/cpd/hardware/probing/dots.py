@@ -88,7 +88,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """Returns the exponents of the least and the greatest power of two that `leaf` can have."""
+        """Returns the range of exponents of powers of two for the term with the number `leaf`."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:
@@ -99,7 +99,7 @@ class Inputs:
         return 2.0**x, 2.0 ** (exponent - x)
 
     def put(self, dots: Dots, row: int, leaf: int, exponent: int, sign: int = 1) -> None:
-        """Sets a leaf (a product, or the addend) of one dot product to ±2^exponent."""
+        """Sets term `leaf` (a product or the addend) of dot product `row` to sign · 2^exponent."""
         if leaf == self.k:
             assert dots.c is not None
             dots.c[row] = sign * 2.0**exponent
@@ -150,8 +150,8 @@ class Inputs:
     ) -> Dots:
         """Returns sums of up to five powers of two, to provoke ties and borrows.
 
-        The exponent of the greatest term is in the range `exponents`. The other exponents are lower
-        by one of `gaps` or by 0…36. In half of the sums two terms cancel.
+        The exponent of the greatest term is in the range `exponents`. Each other exponent is lower,
+        by a random number from the list `gaps` or from 0…36. In half of the sums two terms cancel.
         """
         dots = self.zeros(n)
         terms = (n, 5)
@@ -202,7 +202,7 @@ class Inputs:
     def cuts(self, places: list[int], high: int) -> Dots:
         """Returns sums that show at which bit a unit truncates a small term next to a great term.
 
-        Each sum has the nonzero terms 2^high, -2^high and ±2^(high - gap), for a gap from 0 to 39.
+        Each sum has the nonzero terms 2^high, -2^high and ±2^(high - gap), with a gap of 0…39.
         The terms are three products, or two products and the addend.
         """
         leaves = places[:3] if len(places) > 2 else []
@@ -248,7 +248,7 @@ class Inputs:
 
     @staticmethod
     def _held(x: F32, f: Format) -> npt.NDArray[np.bool_]:
-        """Returns for each row whether the format can represent all its values."""
+        """Returns for each row of x (one dot product) whether the format represents its values."""
         same = cast(x, f).view(np.uint32) == x.view(np.uint32)
         held: npt.NDArray[np.bool_] = (same & ~(np.isnan(x) & (f.encoding == "finite"))).all(axis=1)
         return held
@@ -293,7 +293,7 @@ class Inputs:
     def _cancel(
         self, rng: np.random.Generator, a: F32, b: F32, active: npt.NDArray[np.bool_]
     ) -> None:
-        """In about half of the rows, makes another product the negative of the greatest product."""
+        """In about half of the sums, makes another product the negative of the greatest product."""
         rows = np.arange(len(a))
         greatest = np.argmax(np.abs(a * b.astype(np.float64)), axis=1)
         target = np.argmax(np.where(active, rng.random(a.shape), 0), axis=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes candidate rules for one order of addition, and eliminates those that do not fit."""
+"""For one order of addition, makes candidate rules and rejects rules that give wrong sums."""
 
 from __future__ import annotations
 
@@ -68,27 +68,27 @@ class Regimes:
         self._low, self._high = low, high
         self._first, self._all = [first], [first, list(range(inputs.k))]
         self.gaps = [8, 11, 14, 24]
-        """Precisions in bits. Some of the dot products that this class makes have sums near ties of
-        rounding to these precisions."""
+        """Precisions, in bits, to which the probed function may round. Some of the dot products of
+        this class have sums near ties of rounding to these precisions."""
 
     def block(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with nonzero products only in the unit's first block."""
+        """Returns n dot products; only products that the unit adds first, at once, are nonzero."""
         return self._made(rng, n, self._first, self._common)
 
     def bare(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products as `block` does, but with an addend of 0."""
+        """Returns n dot products as `block` makes them, but each addend is 0."""
         dots = self.block(rng, n)
         return dots if dots.c is None else Dots(dots.a, dots.b, np.zeros_like(dots.c))
 
     def all(self, rng: np.random.Generator, n: int) -> Dots:
-        """Returns n dot products with nonzero products at any of the k indices."""
+        """Returns n dot products in which any of the k products may be nonzero."""
         return self._made(rng, n, self._all, self._common)
 
     def tiny(self, rng: np.random.Generator, n: int) -> Dots:
         """Returns n dot products with terms near the smallest products of two operands.
 
-        If the constructor got a `Mask`, the terms are instead near 2^low of this mask: the least
-        power of two that the function returns unchanged.
+        If the constructor got a `Mask`, the terms are instead near the least power of two that the
+        probed function returns unchanged.
         """
         return self._made(rng, n, self._all, self._tiny)
 
@@ -97,14 +97,14 @@ class Regimes:
         return self._made(rng, n, self._all, self._huge)
 
     def edges(self) -> Dots:
-        """Returns dot products in which units may truncate terms.
+        """Returns dot products with terms so small that a matrix unit may truncate them.
 
-        In some, small terms are next to a great term; in others, the whole sum is tiny.
+        In some sums, small terms are next to a great term; in others, the whole sum is tiny.
         """
         return joined([self.cuts(), self.inputs.floors(self._first[0], self._low)])
 
     def cuts(self) -> Dots:
-        """Returns dot products with a great term and small terms in the unit's first block."""
+        """Returns dot products with a great and a small term, which the unit adds at once."""
         return self.inputs.cuts(self._first[0], self._high)
 
     def mixed(self, rng: np.random.Generator, n: int) -> Dots:
@@ -115,7 +115,7 @@ class Regimes:
     def seen(self, dots: Dots) -> Seen:
         """Calls the probed function; returns dot products with the sums that the function gave.
 
-        Leaves out each dot product whose sum is NaN or has a magnitude of `_most` or more.
+        Leaves out dot products with too large sums (magnitudes from `_most` on) or NaN.
         """
         sums = self.ask(dots)
         within = np.flatnonzero(np.abs(sums) < self._most)
@@ -150,10 +150,10 @@ def significant_bits(x: F32) -> int:
 def formats_of(bits: int, passed: Sequence[Powers], given: Sequence[Powers]) -> list[Format]:
     """Returns candidates for the format of a sum, with `bits` significant bits.
 
-    `passed` has ranges of powers of two that the function returned unchanged, so the candidates
-    must represent them. `given` has the ranges that the operands can represent. If only the
-    operands limit `passed`, the exponent range of the sum is unknown, and only formats with 8
-    exponent bits are returned.
+    `passed` has the ranges of powers of two that the probed function returned unchanged, so the
+    candidates must represent these powers. `given` has the ranges of powers that the function's
+    inputs can have. If `passed` and `given` have the same ranges, the exponent range of the sum is
+    unknown, and only formats with 8 exponent bits are returned.
     """
     passing = Powers(min(p.low for p in passed), max(p.high for p in passed))
     ends = any(p.high < min(g.high, 127) for p, g in zip(passed, given, strict=True))
@@ -187,9 +187,10 @@ def _holds(f: Format, passing: Powers, ends: bool) -> bool:
 
 
 class Figures(NamedTuple):
-    """The candidates for the formats of a unit's sums, as far as observed sums show them.
+    """The candidates for the formats of a unit's sums, found from the sums of a probed function.
 
-    `within` has candidates for the sum of one block, `of_all` for the sum of all k products.
+    `within` has candidates for the sum of one block (the products that the unit adds at once),
+    `of_all` for the sum of all k products.
     `widest` has formats of 24 significant bits, for a block whose sums are too short to show the
     full precision.
     """
@@ -198,11 +199,11 @@ class Figures(NamedTuple):
     of_all: list[Format]
     widest: list[Format]
     passing: Powers
-    """The powers of two that the function returns unchanged, as a single product or addend."""
+    """The powers of two that the probed function returns unchanged as its only nonzero term."""
 
     @property
     def hidden(self) -> list[Format]:
-        """The standard formats with more fraction bits than the results.
+        """The standard formats with more fraction bits than the probed function's results.
 
         A unit may sum in such a format and round the sum to a narrower format at the end.
         """
@@ -213,9 +214,9 @@ class Figures(NamedTuple):
 def stages(
     tree: Tree | None, inputs: Inputs, figures: Figures
 ) -> Iterator[Iterable[Iterator[Rule]]]:
-    """Yields candidate rules with the order of a tree, in stages, simple rules first.
+    """Yields candidate rules that add in the order of `tree`, in stages: simple rules first.
 
-    A stage is only tried if no rule of an earlier stage fits.
+    The caller only tries a stage if no rule of an earlier stage gives the observed sums.
     """
     addend = inputs.c is not None
     schemes = [] if tree is None else schemes_of(tree, inputs.k, addend)
@@ -248,7 +249,7 @@ def stages(
 
 
 def presets_of(inputs: Inputs) -> Iterator[tuple[str, Accumulator]]:
-    """Yields the named accumulators that accept the operands' formats, with their names."""
+    """Yields the matrix units of `Accumulator.named()` that accept the operands, with names."""
     for name in Accumulator.named():
         for output in ("fp32", "fp16"):
             with suppress(ValueError):
@@ -277,10 +278,10 @@ def _hidden(scheme: dict[str, Any], figures: Figures) -> Iterator[Rule]:
 def _integers(figures: Figures) -> Iterator[Rule]:
     """Yields candidate rules that sum in an integer accumulator.
 
-    The integer counts multiples of the least power of two that the probed function returns
-    unchanged. The width follows from the greatest such power. If an integer saturates, its greatest
-    value rounds to the next power of two, which then seems to be returned unchanged. So the width
-    is also tried with one bit less.
+    The integer 1 stands for the least power of two that the probed function returns unchanged. The
+    width follows from the greatest such power. A saturated integer is read as the next power of
+    two, by rounding, so this power also seems to be returned unchanged. So the width is also tried
+    with one bit less.
     """
     low, high = figures.passing
     results = dict.fromkeys([*figures.widest, *figures.of_all, as_format("fp32")])
@@ -293,9 +294,9 @@ def _integers(figures: Figures) -> Iterator[Rule]:
 
 
 def _narrowed(figures: Figures) -> Iterator[tuple[Format, Format, Format | str | None]]:
-    """Yields candidates for three formats of a unit that rounds its sum to a narrower result.
+    """Yields candidates for the formats of the sum, of the result and of the products.
 
-    They are the formats of the sum, of the result and of the products.
+    The candidates are for functions that round the sum to a narrower result.
     """
     products = (None, "exact", *figures.of_all)
     return itertools.product(figures.hidden, figures.of_all, products)
@@ -319,10 +320,10 @@ def _rounded(product: Format | str | None, f: Format) -> Format | None:
 
 
 def _products(inputs: Inputs) -> tuple[list[Format | str | None], list[Format | str | None]]:
-    """Returns two lists of candidates for the format to which products are rounded.
+    """Returns candidates for the format to which products are rounded, as two lists.
 
-    The first list has None (products are rounded to the sum's format) and "exact". The second list
-    has formats that cannot represent all products.
+    The first list has the usual two: None (products are rounded to the sum's format) and "exact".
+    The second list has formats that cannot represent all products.
     """
     exact_bits = inputs.a.man + inputs.b.man + 1
     some = [as_format(name) for name in STANDARD] + [Format((8, man)) for man in range(22, 0, -1)]
@@ -339,7 +340,8 @@ def _units(
 ) -> Iterator[Rule]:
     """Yields candidate rules of matrix units.
 
-    With `narrower`, a unit rounds its sum once more, to each format of `results`.
+    If `narrower` is true, each unit rounds its sum once more, and there is a rule for each format
+    of `results`.
     """
     wider = [as_format("fp32")] if shape.promote else []
     fractions = _FRACTIONS if fields.get("adder") not in UNCUT else [_USUAL_FRACTION]
@@ -369,7 +371,7 @@ def _adders(shape: Blocks) -> list[dict[str, Any]]:
 
 
 def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
-    """Returns the matrix unit with these fields, or None if the fields are invalid."""
+    """Returns the matrix unit that `shape` and `fields` define, or None if they are invalid."""
     if shape.group:
         fields |= {"group": shape.group, "stride": shape.stride, "take": shape.take}
     try:
@@ -383,7 +385,7 @@ def unit_of(inputs: Inputs, shape: Blocks, **fields: Any) -> Unit | None:
 
 
 def fitting(rules: Iterable[Rule], seen: Seen, most: int = _MOST_KEPT) -> list[Rule]:
-    """Returns the first `most` rules that give the observed sums."""
+    """Returns the first `most` of the candidates `rules` that give the observed sums."""
     matches: list[Rule] = []
     for rule in rules:
         if seen.agrees(rule):
@@ -431,9 +433,9 @@ def least_exponents(
 ) -> range:
     """Returns the values of a unit's min_exponent with which the unit gives the observed sums.
 
-    `alike` tests a rule. The search assumes that all fitting values are consecutive. It begins at
-    the least possible min_exponent or, if this value does not fit, at the first value of `likely`
-    that fits. If no such value fits, the result is empty.
+    `alike` tests whether a rule gives these sums. All fitting values are assumed to be consecutive.
+    The search starts from a fitting value: the least possible min_exponent, else the first one of
+    `likely` that fits. If none of them fits, the result is empty.
     """
 
     def good(exponent: int) -> bool:
@@ -455,8 +457,8 @@ def with_exponents(
 ) -> list[Rule]:
     """Returns the variants of `rule` that `alike` accepts, which differ only in min_exponent.
 
-    `alike` tests whether a rule gives the observed sums. A rule without min_exponent has one
-    variant: itself. Of many fitting values, only the usual value and the greatest values are
+    `alike` tests whether a rule gives the probed function's sums. A rule without min_exponent has
+    one variant: itself. Of many fitting values, only `_USUAL_EXPONENT` and the greatest values are
     returned. `passing` has the powers of two that the unit does not truncate, so they limit
     min_exponent.
     """
@@ -503,8 +505,8 @@ def mingled(some: list[Seen], rng: np.random.Generator) -> Seen:
 def unsure(rules: list[Rule], pool: Dots) -> list[str]:
     """Describes what a probe could not decide: alternatives to `rules[0]` with equal sums.
 
-    Each text names other values of a field of `rules[0]` that give the same sums of the dot
-    products `pool`, or another rule of `rules`.
+    An alternative has other values of one field of `rules[0]` and gives the same sums of the dot
+    products `pool`, or it is another one of the candidates `rules`.
     """
     rule = rules[0]
     alike = Seen(pool, rule(pool)).agrees
@@ -517,13 +519,16 @@ def unsure(rules: list[Rule], pool: Dots) -> list[str]:
 
 
 def _key(rule: Rule) -> str:
-    """Returns the rule's text with min_exponent 0, to find rules that differ only in that field."""
+    """Returns a text that is equal for rules that differ only in min_exponent (set to 0)."""
     canonical = changed(rule, min_exponent=0) if has_unit(rule) else rule
     return (canonical or rule).text
 
 
 def _one_field(rule: Rule, other: Rule) -> bool:
-    """Returns whether two units differ only in fraction_bits, min_exponent, sum or sum_rounding."""
+    """Returns whether two rules are matrix units that differ only in precision or least exponent.
+
+    The fields that may differ are fraction_bits, min_exponent, sum and sum_rounding.
+    """
     if not (has_unit(rule) and has_unit(other)):
         return False
     x, y = (unit_fields(unit_in(candidate)) for candidate in (rule, other))

@@ -20,14 +20,14 @@ from cpd.ops import add, cast, fma, gemm, mul
 
 
 class Rule(Protocol):
-    """A rule that computes the sums of dot products."""
+    """Computes the sums of dot products, with a given order of addition and given roundings."""
 
     @property
     def text(self) -> str:
         """The rule as a text for the user."""
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums that the rule gives for dot products, float32."""
+        """Returns the sum of each dot product by this rule, float32."""
 
 
 @checked
@@ -50,7 +50,7 @@ class Known:
         return f"{self.accumulator}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums that the rule gives for dot products.
+        """Computes the sums of dot products by this rule.
 
         Args:
             dots: the dot products.
@@ -78,7 +78,7 @@ class Known:
 
 @dataclass(frozen=True)
 class OrderTree:
-    """A rule that adds two terms at a time in the order of a tree, with one rounding each.
+    """Adds a dot product's terms, two at a time, in the order of a tree; rounds each sum once.
 
     All sums are rounded to one format. A product is added to a sum exactly (`product` is None), or
     is first rounded to the format `product`. The result may be rounded once more, to `result`.
@@ -99,7 +99,7 @@ class OrderTree:
         return f"{self.format} in this order, product={product} rounding={self.rounding}{last}"
 
     def __call__(self, dots: Dots) -> F32:
-        """Returns the sums that the rule gives for dot products, float32."""
+        """Returns the sum of each dot product by this rule, float32."""
         sums = self._sum(self.tree, dots)
         if self.result is not None:
             sums = cast(sums, self.result)
@@ -153,7 +153,7 @@ class Blocks:
     take: int = 2
 
     def order(self, k: int) -> list[int]:
-        """Returns the indices of k products in the order in which they are added."""
+        """Returns the indices of k products in the order in which the unit adds the products."""
         if self.group == 0:
             return list(range(k))
         return sorted(
@@ -161,12 +161,12 @@ class Blocks:
         )
 
     def blocks(self, k: int) -> list[list[int]]:
-        """Returns the indices of the products in each block."""
+        """Returns the products' indices, one list for each block (products added at once)."""
         order = self.order(k)
         return [order[at : at + self.block] for at in range(0, k, self.block)]
 
     def tree(self, k: int, addend: bool) -> Tree:
-        """Returns the tree of a sum of k products, which may start from an addend."""
+        """Returns the order in which the unit adds k products to an addend, if any, as a tree."""
         blocks = self.blocks(k)
         every = self.promote // self.block or len(blocks)
         groups = [blocks[at : at + every] for at in range(0, len(blocks), every)]
@@ -199,14 +199,14 @@ ADDERS = ("aligned", "separate", "exact", "flushed_pairs", "two_steps_even")
 
 
 def pairwise(trees: Sequence[Tree]) -> Tree:
-    """Returns the tree that adds neighbors in pairs; an odd last term moves up unchanged."""
+    """Returns the order of a sum as a tree: neighbors in pairs; an odd last term moves up."""
     while len(trees) > 1:
         trees = [join(trees[at : at + 2]) for at in range(0, len(trees), 2)]
     return trees[0]
 
 
 def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
-    """Returns the tree that adds the trees to `start`, one after the other."""
+    """Returns the order of a sum as a tree: to `start`, add the sums `trees` one after another."""
     for tree in trees:
         start = join([start, tree])
     assert start is not None
@@ -214,7 +214,7 @@ def sequential(start: Tree | None, trees: Sequence[Tree]) -> Tree:
 
 
 def chunked(start: Tree | None, k: int, chunk: int) -> Tree:
-    """Returns the tree that adds each chunk in order, then adds the sums of chunks in order."""
+    """Returns the order of a sum as a tree: add the terms of each chunk, then the chunks' sums."""
     chunks = [range(at, min(at + chunk, k)) for at in range(0, k, chunk)]
     return sequential(start, [sequential(None, leaves) for leaves in chunks])
 
@@ -228,9 +228,9 @@ def nodes(tree: Tree) -> Iterator[Node]:
 
 
 def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
-    """Returns arguments of `cpd.Accumulator` for the summation schemes that add as this tree does.
+    """Returns arguments of `cpd.Accumulator` with which it adds in the order of `tree`.
 
-    The schemes are `sequential`, `chunked` and `pairwise`.
+    The schemes tried are `sequential`, `chunked` and `pairwise`.
     """
     start = k if addend else None
     if tree == sequential(start, range(k)):
@@ -245,7 +245,7 @@ def schemes_of(tree: Tree, k: int, addend: bool) -> list[dict[str, Any]]:
 
 
 def units_of(tree: Tree, k: int, addend: bool) -> list[Blocks]:
-    """Returns the matrix units (`Blocks`) that add products in the order of this tree.
+    """Returns the matrix units (`Blocks`) that add k products in the order of `tree`.
 
     Units that add products in ascending order are tried first. Then units are tried that divide
     the products into groups and add each group in another order.

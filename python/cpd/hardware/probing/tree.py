@@ -3,9 +3,9 @@
 
 The terms of a sum are the leaves of the tree; each node adds its children. To test two leaves, one
 leaf is set to M, the other to -M. All other leaves are set to u, a power of two so small that M + u
-gives M. A term that is added to M before M meets -M is lost. So the sum is u times the number of
-leaves that are not below the node in which the two leaves meet. The results for all pairs of leaves
-determine the tree.
+gives M. A term u is lost if it is added to M or -M before these two are in one sum. So the sum is u
+times the number of leaves that are not below the node in which the two leaves meet. The results for
+all pairs of leaves determine the tree.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class OrderError(Exception):
 class Node:
     """A node of the tree: the sum of its children, which are added at once.
 
-    The sum of two children is rounded once. `exact` means that a sum of more children keeps small
-    terms, although a much greater term is added in the same operation.
+    The sum of two children is rounded once. If `exact` is true, a sum of more children loses no
+    small term, although a much greater term is added in the same operation.
     """
 
     children: frozenset[Tree]
@@ -61,7 +61,7 @@ def leaves_of(tree: Tree) -> frozenset[int]:
 
 
 def join(trees: Sequence[Tree | None], exact: bool = False) -> Tree:
-    """Returns a tree with a new root, whose children are `trees`.
+    """Returns the order of a sum whose terms are the sums `trees`, as a tree with a new root.
 
     The root adds the sums of all its children in one operation. `exact` is the root's property
     `Node.exact`; it is ignored for fewer than three children. An item None of `trees` stands for
@@ -109,11 +109,11 @@ def _first(tree: Tree, addend: int) -> int:
 
 
 class Mask:
-    """Tests, for each pair of leaves, how many terms the function adds before the pair meets.
+    """Tests, for each pair of terms, how many terms a function adds before both are in one sum.
 
-    A test sets two leaves to M and -M, and others to u. M = 2^high and u = 2^low are the greatest
-    and the least power of two that the function returns unchanged, whether a product or the
-    addend has this value. `group` is how many leaves of value u the function adds without an error.
+    A test sets two terms (leaves) to M and -M, and others to u. M = 2^high and u = 2^low are the
+    greatest and the least power of two that the function returns unchanged, whether a product or
+    the addend has this value. `group` is the number of terms u that the function adds exactly.
     """
 
     def __init__(self, ask: Ask, inputs: Inputs) -> None:
@@ -121,8 +121,8 @@ class Mask:
         kinds = [0] if inputs.c is None else [0, inputs.k]
         self.given = [inputs.powers(leaf) for leaf in kinds]
         self.passing = [self._passing(leaf) for leaf in kinds]
-        """The powers of two that the function returns unchanged if all other terms are 0. The first
-        entry is for a power as a product, the second, if there is an addend, as the addend."""
+        """The ranges of powers of two that the function returns unchanged if all other terms are 0:
+        first the range of a product, then, if there is an addend, the range of the addend."""
         self.low = max(powers.low for powers in self.passing)
         self.high = min(powers.high for powers in self.passing)
         self.group = self._counted()
@@ -160,7 +160,7 @@ class Mask:
         return 1 << (most.bit_length() - 1) if most > 0 else 1
 
     def sizes(self) -> npt.NDArray[np.int64]:
-        """Returns for each pair of leaves the size (leaves) of the smallest node that has both."""
+        """Returns a matrix: how many leaves the smallest node has that contains leaves i and j."""
         n = self.inputs.leaves
         pairs = np.array([(i, j) for i in range(n) for j in range(i + 1, n)])
         left = np.full(len(pairs), -1)
@@ -179,10 +179,10 @@ class Mask:
         return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """Counts the small terms u that survive in the sum if a pair of leaves is M and -M.
+        """Counts the terms u that remain in the sum if a pair of terms is M and -M (see `Mask`).
 
-        Returns a count for each pair, or -1 if the sum is not a whole number of terms u, or too
-        large.
+        Returns a count for each of `pairs`, or -1 if the sum is not a whole multiple of u, or is
+        too large.
         """
         n = self.inputs.leaves
         total = np.zeros(len(pairs), np.int64)
@@ -240,10 +240,10 @@ def _built(sizes: npt.NDArray[np.int64], leaves: list[int]) -> Tree:
 
 
 def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[list[int]]:
-    """Splits the leaves into lists, one for each subtree.
+    """Splits `leaves` into lists, one for each subtree with fewer than `value` leaves.
 
     Two leaves share a list if the smallest node that contains both has fewer than `value` leaves.
-    `sizes` has the size of that node for each pair of leaves.
+    `sizes` has the number of leaves of that node for each pair of leaves.
     """
     left, parts = list(leaves), []
     while left:
@@ -254,7 +254,7 @@ def _parts(sizes: npt.NDArray[np.int64], leaves: list[int], value: int) -> list[
 
 
 def _sizes_of(tree: Tree, n: int) -> npt.NDArray[np.int64]:
-    """Returns for each pair of leaves the size (leaves) of the smallest node that has both."""
+    """Returns the matrix that `Mask.sizes` returns for a function that adds in this order."""
     sizes = np.ones((n, n), np.int64)
 
     def walk(subtree: Tree) -> list[int]:

@@ -254,7 +254,7 @@ def _form(field: Field, numbers: set[str]) -> str:
 
 
 def _values(field: Field, code: str, numbers: set[str]) -> str:
-    """Returns the arguments of $display that match the format string of `_form` for a field."""
+    """Returns the arguments that $display prints with the format string of `_form`."""
     if field.name in numbers:
         return f"{code}, number_{field.name}({code})"
     if _is_integer(field):

@@ -17,7 +17,7 @@ _SILENCE = 64
 """After the last result, the bench watches at least this many cycles for surplus results."""
 _EARLIER, _LATER = 4, 8
 """To find lost or surplus results, the bench also compares each result with the results expected
-for up to `_EARLIER` earlier and `_LATER` later lines."""
+for the `_EARLIER` preceding and the `_LATER` following test vectors."""
 _MOVES = 4
 """The largest number of lost or surplus results that a bench prints."""
 

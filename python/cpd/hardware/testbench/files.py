@@ -141,7 +141,7 @@ def _advice(missing: Sequence[str]) -> str:
 
 
 def _for_make(path: str | Path) -> str:
-    """Returns the absolute path, quoted for a Makefile variable that recipes pass to a shell."""
+    """Returns the absolute path, quoted for a Makefile variable that make passes to a shell."""
     whole = str(Path(path).resolve())
     if "\n" in whole:
         raise ValueError(f"a source's path must be of one line, got {whole!r}")

@@ -28,7 +28,7 @@ ROUNDINGS = (
 The first five numbers are RISC-V's."""
 
 ENCODINGS = ("ieee", "fn", "finite")
-"""The encodings that a module's parameter ENCODING selects by number: 0 is the first."""
+"""The encodings of formats. A module's parameter ENCODING is an index of this list."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _block(head: Head, widths: Mapping[str, int]) -> Parts:
 
 
 def _integer(head: Head, widths: Mapping[str, int]) -> Parts:
-    """Returns the parameters for a dot product in an integer accumulator."""
+    """Returns the module parameters for a dot product of integers; there are no constant inputs."""
     accumulator = Accumulator(head["accumulator"])
     operands = [as_format(name) for name in head["formats"]]
     fixed = as_integer(accumulator)

@@ -167,10 +167,10 @@ def _compare(
 def _either_rule(
     check: VectorCheck, rule: ElementRule | SumRule, columns: dict[str, Any], right: dict[str, Any]
 ) -> npt.NDArray[np.bool_]:
-    """Returns a mask of the lines of fma(0, ∞, quiet NaN) with correct flags.
+    """Returns a mask: True for test vectors of fma(0, ∞, quiet NaN) with correct flags.
 
-    The flag NV (invalid) may be raised or not, as IEEE 754 allows. Also counts the lines that raise
-    NV and the lines that do not.
+    The flag NV (invalid) may be raised or not, as IEEE 754 allows. Also counts in `check` the test
+    vectors that raise NV and those that do not.
     """
     lines = np.zeros(len(columns["line"]), bool)
     if isinstance(rule, SumRule) or rule.operation != "fma":

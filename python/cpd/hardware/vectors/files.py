@@ -90,8 +90,8 @@ class File:
             block, rest = rest[:end], rest[end:]
             number += block.count(b"\n")
             if first and block:
-                # The first block that the caller gets is only the file's head, one line of JSON.
-                # In CSV files the row of field names follows in this block.
+                # The first yielded block is only the file's head, one line of JSON, and in CSV
+                # files also the line with the fields' names.
                 begin = 0
                 for _ in range(2 if self.kind == "csv" else 1):
                     begin = block.find(b"\n", begin) + 1 or len(block)

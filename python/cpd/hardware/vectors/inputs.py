@@ -306,7 +306,7 @@ def _operand(
 
 
 def crossed(rule: Any, words: Words) -> Lines:
-    """Returns test vectors with every combination of the formats' corner codes."""
+    """Returns test vectors with every combination of corner codes: zeros, extremes, Inf, NaN."""
     grids = np.meshgrid(*(corner_codes(f) for f in rule.formats), indexing="ij")
     lines = {name: grid.reshape(-1) for name, grid in zip("abc", grids, strict=False)}
     if rule.to.rounding == "stochastic":

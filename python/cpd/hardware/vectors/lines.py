@@ -77,7 +77,7 @@ def head_in(kind: str, line: str) -> dict[str, Any] | None:
 
 
 def _literals(kind: str, fields: Sequence[Field]) -> list[bytes]:
-    """Returns the constant text before each field's digits, then the text that ends the line."""
+    """Returns the text that is the same in all lines: before each field's digits, and the end."""
     names = [field.name.encode() for field in fields]
     if kind == "jsonl":
         first, *rest = (b'"' + name + b'":"' for name in names)
@@ -92,7 +92,7 @@ def line_width(kind: str, fields: Sequence[Field]) -> int:
 
 
 def lines_of(kind: str, fields: Sequence[Field], columns: Mapping[str, Any]) -> bytes:
-    """Returns the bytes of a batch of lines in a file."""
+    """Returns test vectors as lines of a file; `columns` has an array for each field."""
     *literals, last = _literals(kind, fields)
     numbers = [np.ascontiguousarray(columns[field.name]) for field in fields]
     widths = [field.width for field in fields]

@@ -27,7 +27,7 @@ _ALL_TARGETS = 8
 """For result formats up to this number of bits, every number is a target: a line is made whose
 exact result is near this number."""
 _TARGETS = 192
-"""The number of numbers that are chosen at random as targets in larger result formats."""
+"""The number of targets (numbers near which results lie) chosen at random in larger formats."""
 _PAIRS = 96
 """The number of random pairs of a and b, in addition to the pairs of corner codes."""
 _LEAST = 12
@@ -47,7 +47,7 @@ def codes_of(f: Format, values: F64) -> Codes:
 
 
 def stepped(f: Format, codes: Codes, steps: Any) -> Codes:
-    """Returns the codes `steps` further from zero, clipped to finite numbers."""
+    """Returns codes moved away from zero by `steps` numbers of the format, at most to the last."""
     if is_integer(f):
         unused = 32 - f.bits
         signed = (codes << np.uint32(unused)).view(np.int32).astype(np.int64) >> unused
@@ -248,7 +248,7 @@ def _near_addends(rule: Any, words: Words) -> Lines:
 
 
 def _near_subnormals(rule: Any, words: Words) -> Lines:
-    """Returns products near the powers of two where results become subnormal or zero; c is 0."""
+    """Returns test vectors with products near 1 and where results become subnormal or 0; c is 0."""
     least = _least(rule)
     unit = least - rule.result.man
     _, a, b = _near_powers(rule, words, np.array([unit - 2, unit - 1, unit, least - 1, least, 0]))

@@ -55,7 +55,7 @@ _NOT_FINITE = np.uint16(sum(1 << CORNERS.index(n) for n in ("infinity_in", "nan_
 
 
 class SumLines:
-    """Makes the directed test vectors of one sum."""
+    """Makes the directed test vectors of one sum, which are chosen to reach rare cases."""
 
     def __init__(self, rule: Any, words: Words) -> None:
         self.rule = rule
@@ -98,9 +98,9 @@ class SumLines:
         return values[np.arange(n) % len(values)]
 
     def zero_terms(self, n: int, kinds: int) -> list[Codes]:
-        """Returns terms that are all zero: n sums for each of the first `kinds` kinds of zeros.
+        """Returns terms that are all zero, for n sums of each kind 0…kinds - 1.
 
-        The method `zeros` defines the kinds.
+        A kind is a choice of signs and factors, which the method `zeros` defines.
         """
         parts = [self.zeros(kind, n) for kind in range(kinds)]
         return [np.concatenate(codes) for codes in zip(*parts, strict=True)]
@@ -196,7 +196,7 @@ class SumLines:
         return masked
 
     def with_neighbors(self, terms: list[Codes], c: npt.NDArray[Any]) -> Lines:
-        """Makes three test vectors of each sum: with the addend c, and with its two neighbors."""
+        """Makes three test vectors of each sum: with c, and with the two addends next to c."""
         terms = [np.repeat(codes, len(STEPS), axis=0) for codes in terms]
         if self.of_c is not None:
             near = stepped(self.of_c, c[:, None], STEPS).reshape(-1)
@@ -216,9 +216,9 @@ class SumLines:
         return self.line(self.zero_terms(len(c), self._ZEROS), self.some_c(n))
 
     def scales_of_zero(self) -> Lines:
-        """Returns test vectors in which all terms are zero and a scale is a corner code.
+        """Returns test vectors in which all terms are zero and a scale is special, such as NaN.
 
-        Each corner code is a scale of each operand. A NaN scale gives a NaN result.
+        Each operand gets each corner code as its scale. A NaN scale gives a NaN result.
         """
         corners = generated.corner_codes(self.rule.scale)
         m, kinds = len(corners), 4
@@ -234,7 +234,7 @@ class SumLines:
         return lines
 
     def padded(self) -> Lines:
-        """Returns vectors with nonzero terms only at the beginning or at the end of the sum."""
+        """Returns test vectors in which only the first or only the last terms are nonzero."""
         k = self.length
         sizes = sorted({n for n in (1, 2, 3, k // 4, k // 2, 3 * k // 4, k - 1) if 0 < n < k})
         repeats = 2 * self._ZEROS
@@ -282,10 +282,10 @@ class SumLines:
         return generated.joined([alone, self.line(few, c)])
 
     def aligned(self) -> Lines:
-        """Returns test vectors in which one term is greater than all others by about 2^window.
+        """Returns test vectors in which one term is about 2^window times as great as the others.
 
-        The window is the number of bits that the unit keeps below the greatest term, or the
-        precision of the sum.
+        `window` is the number of bits that the unit keeps below the greatest term, or the precision
+        of the sum.
         """
         window, precision = self.window, self.sum.man + 1
         distances = sorted(
@@ -405,7 +405,7 @@ class SumLines:
             yield self._together(side, lane, code)
 
     def _with_special(self, side: int, lane: I64, code: Codes) -> list[Codes]:
-        """Returns random terms. In each row, the operand `side` of term number `lane` is `code`."""
+        """Returns random terms. In sum i, term lane[i] has the code code[i] as operand `side`."""
         n, k = len(lane), self.length
         at = self._centres(n)[:, None] + self.words.below(4, (n, k))
         terms = self.terms_at(at)
@@ -485,7 +485,7 @@ class SumLines:
         return tops
 
     def _sparse(self, terms: list[Codes], counts: I64, also: I64 | None = None) -> list[Codes]:
-        """Sets all terms to zero except the first `counts` and the term with index `also`."""
+        """Sets all terms of sum i to zero, except the first counts[i] terms and term also[i]."""
         lanes = np.arange(self.length)
         held = lanes < np.asarray(counts)[:, None]
         if also is not None:

@@ -148,7 +148,7 @@ class ElementRule:
         return words.lines(self._oracle, n)
 
     def corner_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
-        """Yields test vectors with every combination of corner codes."""
+        """Yields test vectors with every combination of corner codes: zeros, extremes, Inf, NaN."""
         yield generated.crossed(self, words)
 
     def near_lines(self, words: generated.Words) -> Iterator[generated.Lines]:
@@ -204,9 +204,9 @@ def invalid_of_nan(
 
 
 def check_same(same: npt.NDArray[np.bool_], line: Any) -> None:
-    """Raises RuntimeError if `same` is false for a line of a batch.
+    """Raises RuntimeError if oracle and kernel differ: if `same` is False for a test vector.
 
-    The error shows the first such line; `line` maps a line's index to its text.
+    The error shows the first such vector; `line` maps a vector's index to its text.
     """
     if not same.all():
         first = int(np.argmin(same))

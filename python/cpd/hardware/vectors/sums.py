@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SumRule`: sums, dot products and matrix units, with fields, inner signals and results.
+"""`SumRule`: computes test vectors of sums, dot products and matrix units.
 
 Two implementations compute each result and must agree: the oracle (an exact reference) and CPD's
 kernels.
@@ -126,7 +126,7 @@ class SumRule:
 
     @property
     def scales(self) -> int:
-        """The number of scales of one operand in a test vector."""
+        """The number of scales that one operand has in a test vector: one for each block."""
         unit = self.unit
         return 0 if unit is None or unit.scale is None else -(-self.length // unit.scale_block)
 
@@ -375,7 +375,10 @@ def _as_products(fixed: Integer, c: npt.NDArray[np.uint64]) -> tuple[F32, F32]:
 def as_binary32(
     fixed: Integer, numbers: npt.NDArray[np.uint64]
 ) -> tuple[F32, npt.NDArray[np.bool_]]:
-    """Returns integers rounded to binary32, as by gemm, and a mask of the inexact values."""
+    """Converts the contents of integer accumulators to binary32, rounded as in `cpd.gemm`.
+
+    Also returns a mask: True where the rounding is inexact.
+    """
     units = _signed(fixed, numbers)
     rounded = units.astype(np.float32)
     beyond = rounded == 2.0**63  # the largest integers round to 2^63, which is not an int64

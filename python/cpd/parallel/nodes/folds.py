@@ -27,7 +27,7 @@ class Part:
     """
 
     numbers: list[int]
-    """The indices, among all layers, of the layers of this object."""
+    """The indices of this object's layers in the list of all layers."""
 
     def __init__(
         self,
@@ -64,15 +64,15 @@ class Part:
 
     @property
     def sweeps(self) -> int:
-        """The number of sweeps: how often the nodes must be visited in ascending order."""
+        """The number of passes over all nodes, in ascending order, that the reduction needs."""
         return 1 + [b < a for a, b in itertools.pairwise(self._turns)].count(True)
 
     def awaits(self, node: int) -> bool:
-        """Returns whether the gradients of `node` are needed next."""
+        """Returns whether the next turn (see the class) takes the gradients of `node`."""
         return self._turn < len(self._turns) and self._turns[self._turn] == node
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Measures or adds the gradients of `node`, as often as they are needed next.
+        """Measures or adds the gradients of `node` in each of the next turns that take them.
 
         `gradients` has one gradient for each layer in `numbers`; None stands for zeros.
         """
@@ -119,7 +119,7 @@ class Folds:
     """The all-reduce of one step, divided into a `Part` for each distinct spec of the schedule."""
 
     kept: set[int]
-    """The indices of the layers whose gradients are needed again in a later sweep (see `Part`)."""
+    """The indices of the layers whose gradients are needed in several passes over the nodes."""
 
     def __init__(
         self,
@@ -135,9 +135,9 @@ class Folds:
     ) -> None:
         """Prepares the sums of one step.
 
-        `layers` maps names to shapes. `seed` is the seed of the random bits. With `planned`, the
-        object has no memory for sums, and only its attributes `sweeps` and `kept` may be used.
-        `device` is where layers are summed; None means the CPU.
+        `layers` maps names to shapes. `seed` is the seed of casts, codecs and sums. If `planned` is
+        true, the object has no memory for sums, and only its attributes `sweeps` and `kept` may be
+        used. `device` is where layers are summed; None means the CPU.
         """
         self._shapes = [tuple(shape) for shape in layers.values()]
         parts = schedule._parts(list(layers), step, [math.prod(s) for s in self._shapes])
@@ -152,11 +152,11 @@ class Folds:
         self.kept = {number for part in self._parts if part.sweeps > 1 for number in part.numbers}
 
     def awaits(self, node: int) -> bool:
-        """Returns whether any `Part` needs the gradients of `node` next."""
+        """Returns whether the next turn of any `Part` takes the gradients of `node`."""
         return any(part.awaits(node) for part in self._parts)
 
     def take(self, node: int, gradients: Gradients) -> None:
-        """Passes the gradients of `node` to each `Part` that needs them next.
+        """Passes the gradients of `node` to each `Part` whose next turn takes them.
 
         `gradients` has the gradients of all layers. A gradient of None stands for zeros.
         """
@@ -167,7 +167,7 @@ class Folds:
     def results(
         self, like: Sequence[torch.Tensor]
     ) -> list[tuple[torch.Tensor | None, TensorReport]]:
-        """Returns each layer's reduced gradient and report, after all nodes have passed theirs."""
+        """Returns each layer's reduced gradient and report. All turns must have been taken."""
         by_number: dict[int, tuple[torch.Tensor | None, TensorReport]] = {
             number: part.result(index, like[number])
             for part in self._parts
@@ -176,6 +176,6 @@ class Folds:
         return [by_number[number] for number in range(len(like))]
 
     def commit(self) -> None:
-        """Stores the codec states of this step; called when nothing else can fail."""
+        """Stores the codec states of this step. Call it last: a failed step stores no states."""
         for part in self._parts:
             part.commit()

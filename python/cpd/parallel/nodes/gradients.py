@@ -38,10 +38,11 @@ def computed(
 ) -> tuple[torch.Tensor, Gradients]:
     """Returns the detached loss and the parameters' gradients (None: a parameter has no gradient).
 
-    The parameters' `grad` has the gradients, too. With `before`, the gradients of the loss are
-    added to a copy of `before`. If `loss` yields several losses, the backward pass of a loss runs
-    before the next loss is computed, and the losses are summed. Raises TypeError if `loss` neither
-    returns nor yields tensors, and for a sparse gradient; ValueError if `loss` yields nothing.
+    The parameters' `grad` has the gradients, too. If `before` is given (earlier gradients), the
+    gradients are added to a copy of it. If `loss` yields several losses, the backward pass of a
+    loss runs before the next loss is computed, and the losses are summed. Raises TypeError if
+    `loss` neither returns nor yields tensors, and for a sparse gradient; ValueError if `loss`
+    yields nothing.
     """
     begin = [None] * len(parameters) if before is None else before
     for parameter, gradient in zip(parameters.values(), begin, strict=True):

@@ -18,7 +18,7 @@ class RanksDiffer(RuntimeError):  # noqa: N818
 
 
 class Ranks(Protocol):
-    """The nodes of a training. This process computes the nodes `mine` of all `world` nodes."""
+    """All nodes of a training, and exchanges of their data. This process computes some of them."""
 
     @property
     def world(self) -> int:
@@ -29,9 +29,9 @@ class Ranks(Protocol):
         """The numbers of the nodes that this process computes."""
 
     def gather(self, tensors: list[Tensors]) -> list[Tensors]:
-        """Returns the float32 tensors of all nodes, [node][tensor].
+        """Returns the float32 tensors of all nodes: result[n][i] is tensor i of node n.
 
-        The argument has the tensors of this process's nodes, ascending by the node's number.
+        `tensors` has the tensors of this process's nodes, ascending by the node's number.
         """
         ...
 
@@ -41,7 +41,7 @@ class Ranks(Protocol):
 
 
 def gather_integers(ranks: Ranks, numbers: list[list[int]]) -> list[list[int]]:
-    """Returns the integers of all nodes, [node][i].
+    """Returns the integers of all nodes: result[n][i] is integer i of node n.
 
     `numbers` has the integers of this process's nodes, 0 to 2^72 - 1, ascending by the node's
     number.

@@ -74,7 +74,7 @@ def capture(
 
 
 class _Capture(Watch):
-    """Stores copies of the tensors that `Watch` sees."""
+    """Stores copies of the operands that the hooks of `Watch` see while the model runs."""
 
     def __init__(self, model: nn.Module, layers: str, roles: Sequence[str]) -> None:
         super().__init__(model, every=1)

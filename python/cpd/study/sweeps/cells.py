@@ -90,7 +90,7 @@ class Cell:
 
     @cached_property
     def to(self) -> Cast:
-        """The cast of operands. Raises ValueError for an invalid rounding."""
+        """The cast of both operands, as a `cpd.Cast`. Raises ValueError for an invalid rounding."""
         mode, colon, bits = self.rounding.partition(":")
         if not colon:
             return Cast(self.format, rounding=mode, overflow=self.overflow)
@@ -103,7 +103,7 @@ class Cell:
 
     @property
     def cast(self) -> tuple[str, str, str, int]:
-        """The options of the cast. Cells with equal options differ only in accumulators."""
+        """The options of the operands' cast. Cells with equal ones differ only in accumulators."""
         return self.operand, self.rounding, self.overflow, self.seed
 
     def recipe(self, **others: Any) -> Recipe:
@@ -170,7 +170,7 @@ def grid(
 
 
 def fitting(cells: list[Cell]) -> tuple[list[Cell], list[str]]:
-    """Returns the cells that can be computed, and texts that describe the other cells.
+    """Returns the cells that can be computed, and texts about the cells that cannot.
 
     There is one text for each accumulator with cells that cannot be computed. A matrix unit only
     multiplies values of its own operand formats. Matrix units and integer accumulators allow no

@@ -48,7 +48,7 @@ class Bench:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Measures combinations (cells) with equal casts. Returns the losses, [cell][tensor]."""
+        """Measures cells with equal casts. result[i][j] has the errors of cell i on tensor j."""
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]
@@ -56,7 +56,7 @@ class Bench:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Makes CPD use one thread, because tiles are too small for several threads.
+    """Makes CPD use one thread, because a tile of a tensor is too small for several threads.
 
     Parallel work is divided among processes instead. A number of threads that the user has set
     remains.
@@ -102,7 +102,7 @@ class Plan:
         """Returns the factors of a tile's dot products, as pairs of arrays.
 
         The shapes of a pair are (…, 1, K) and (…, N, K): one vector of K values and the N vectors
-        of a group. `probes` are the rows of the partner, or None.
+        of a group. `probes` are the rows of the partner matrix; None if the matrix has no partner.
         """
         vectors_per_row = piece.shape[1] // self.terms
         vectors = piece[:, : vectors_per_row * self.terms].reshape(-1, self.terms)
@@ -163,7 +163,7 @@ def _losses(plan: Plan, cells: Sequence[Cell]) -> list[Losses]:
 
 
 class _Plain:
-    """Sums up the errors of a cast, tile by tile. All tiles reuse one set of temporary arrays."""
+    """Sums up the errors of a matrix's cast over its tiles, which all reuse temporary arrays."""
 
     def __init__(self, size: int) -> None:
         self._narrow, self._wide = np.empty(size, np.float32), np.empty(size)
@@ -199,8 +199,8 @@ class _Plain:
 class _Dots:
     """Sums up the errors of an accumulator's dot products.
 
-    A matrix unit or an integer accumulator sums products of elements without the tensor's scale.
-    The results are then multiplied by the scales of both tensors.
+    For a scaled format, a matrix unit or an integer accumulator gets cast values that are divided
+    by their tensor's scale. Its sums are then multiplied by the scales of both tensors.
     """
 
     def __init__(self, cell: Cell) -> None:
@@ -236,7 +236,7 @@ def _finite(error: float) -> float:
 
 
 class _Cast:
-    """Casts a matrix tile by tile, with the bits that a cast of the whole matrix gives.
+    """Casts a matrix tile by tile, with the same bits as a cast of the whole matrix at once.
 
     If tiles can be cast separately, the result of a tile is overwritten by the next tile. Otherwise
     the whole matrix is cast at once. A tile has up to `width` columns and `size` values.
@@ -251,8 +251,8 @@ class _Cast:
                 self.x = ops.hadamard(x, self._f.transform)
                 self._f = untransformed(self._f.text)
             run = int(self._f.block) if self._f.block.isdigit() else 0
-        # A tile can be cast alone unless rounding is stochastic (random bits depend on the index
-        # in the whole matrix) or a scale depends on values outside of the tile.
+        # A tile of the matrix can be cast alone unless rounding is stochastic (random bits depend
+        # on the index in the whole matrix) or a scale depends on values outside of the tile.
         alone = isinstance(self._f, Format) or (run > 0 and self._f.tensor_scale is None)
         cuts_runs = run > 0 and width < x.shape[1] and width % run > 0
         self._how = Cast(self._f, **rounding_of(cast))
@@ -273,14 +273,14 @@ class _Cast:
         return y
 
     def scale(self, bare: bool) -> Any:
-        """Returns the scale by which `elements(y, bare)` has divided the values of the cast.
+        """Returns the number by which `elements(y, bare)` divides the cast values y.
 
-        The scale is the tensor's scale if `bare`, else 1.
+        It is the tensor's scale if `bare` is true, else 1.
         """
         return self._limits.scale if bare else np.float32(1)
 
     def elements(self, y: Values, bare: bool) -> Values:
-        """Returns the cast values `y`, divided by the tensor's scale if `bare`.
+        """Returns the cast values `y`, divided by the tensor's scale if `bare` is true.
 
         The quotients are elements of the scaled format. If the scale is 0, returns `y`.
         """

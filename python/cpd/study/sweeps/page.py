@@ -79,7 +79,7 @@ def _value(sweep: Sweep, row: SweepRow) -> str:
 
 
 def _few(rows: list[SweepRow], most: int = 4) -> list[SweepRow]:
-    """Returns up to `most` rows of a Pareto front, evenly spaced from the cheapest to the best."""
+    """Returns up to `most` rows of a Pareto front, evenly spaced from cheap to exact."""
     if len(rows) <= most:
         return rows
     return [rows[round(place * (len(rows) - 1) / (most - 1))] for place in range(most)]
@@ -91,7 +91,7 @@ def _parts(row: SweepRow) -> list[str]:
 
 
 def _by_tensor(sweep: Sweep, rows: list[SweepRow]) -> list[list[str]]:
-    """Returns a table row for each tensor: its name, then its SQNR in up to four rows of `rows`."""
+    """Returns a table row for each tensor: its name, then its SQNR for up to four of `rows`."""
     return [
         [tensor["name"], *(f"{row._tensors[place].sqnr:.1f}" for row in _few(rows))]
         for place, tensor in enumerate(sweep.tensors)

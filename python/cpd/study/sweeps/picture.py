@@ -33,7 +33,8 @@ NAMES = {
 }
 _SHARES = ("dot_error", "relative_rms", "underflow", "overflow")
 _APART = 0.045
-"""The least distance between names of rows on the front, as a fraction of the plot's size."""
+"""The least distance between the labels of points on the Pareto front, as a fraction of the plot's
+size."""
 
 
 def write(path: Path, found: Sweep, error: str, cost: str) -> None:
@@ -44,8 +45,9 @@ def write(path: Path, found: Sweep, error: str, cost: str) -> None:
 def draw(found: Sweep, error: str, cost: str) -> Figure:
     """Returns the plot as a figure of matplotlib.
 
-    Colors stand for scales, markers for accumulators. The front is a line. Its rows are named if
-    there is space. The title has the number of cells with infinite errors, which are not drawn.
+    Each cell is a point: its color stands for scales, its marker for the accumulator. A line
+    connects the points of the Pareto front, which are labeled if there is space. The title has the
+    number of cells with infinite errors, which are not drawn.
     """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.2), layout="constrained")

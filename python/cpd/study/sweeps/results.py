@@ -188,9 +188,10 @@ class Sweep:
         write_json(path, self.json())
 
     def to_csv(self, path: str | Path, error: str | None = None, cost: str = "gates") -> None:
-        """Writes a .csv file: a header line, then one line for each cell, over all tensors.
+        """Writes a .csv file: a header line, then one line for each combination of options.
 
-        The column `front` is 1 for cells on the Pareto front of `error` and `cost`, else 0.
+        A line has the errors of all tensors together. The column `front` is 1 for combinations on
+        the Pareto front of `error` and `cost`, else 0.
 
         Args:
             path: the file; `-` is standard output.
@@ -248,7 +249,7 @@ class Sweep:
 
 
 def swept(work: Workload, found: Sequence[Measured], **more: Any) -> Sweep:
-    """Makes a `Sweep` from measured cells. `more` has the attributes `reused` and `left_out`."""
+    """Makes a `Sweep` from measured cells. `more` has arguments of `Sweep`, such as `left_out`."""
     shapes = [(matrix.x.shape[0], matrix.x.shape[1]) for matrix in work.matrices]
     tensors = tuple(
         {

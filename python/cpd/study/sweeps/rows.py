@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SweepRow`: the errors and the cost of one cell of a sweep."""
+"""`SweepRow`: the errors and the hardware cost of one combination of a sweep's options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from cpd.study.sweeps.cells import Cell, Losses
 from cpd.study.sweeps.store import Measured
 
 ERRORS = ("dot_error", "relative_rms", "mean_error", "worst", "underflow", "overflow", "accuracy")
-"""The errors by which a Pareto front can be drawn. Smaller is better, except for `accuracy`."""
+"""The errors that a Pareto front can weigh against a cost. Smaller is better, except for
+`accuracy`."""
 COSTS = ("gates", "bits", "multiplier", "aligner", "adder", "normalizer")
 _FIGURES = ("relative_rms", "sqnr", "mean_error", "worst", "underflow", "dot_error")
 
@@ -122,7 +123,7 @@ class SweepRow:
 
 
 def row_of(measured: Measured, shapes: Sequence[tuple[int, int]]) -> SweepRow:
-    """Returns the row of a measured cell; `shapes` are the shapes of the tensors."""
+    """Makes the `SweepRow` of a measured cell; `shapes` are the shapes of the tensors."""
     cell, total = measured.cell, Losses.total(measured.losses)
     return SweepRow(
         **asdict(cell),

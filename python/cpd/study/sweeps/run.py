@@ -33,7 +33,7 @@ ALONE = 1 << 28
 """By default `sweep` uses one process if the number of values times the number of different casts
 is at most this number."""
 _KEPT, _VALUES = "cells", "tensors"
-"""The names of the subfolders of a sweep's folder: results, and tensors for processes."""
+"""The subfolders of a sweep's folder: one for results, one for tensors that processes read."""
 
 
 @checked

@@ -42,7 +42,7 @@ class Measurements:
     context: tuple[str, ...]
 
     def key(self, cell: Cell) -> str:
-        """Returns the name of the cell's file: a digest of the cell, `context` and `VERSION`."""
+        """Returns the cell's file name: a hash of the cell's options, `context` and `VERSION`."""
         return digest({"version": VERSION, "context": self.context, "cell": cell.json()})
 
     def write(self, measured: Measured) -> None:
@@ -67,7 +67,7 @@ class Measurements:
 
 
 def _stored(losses: Losses) -> dict[str, Any]:
-    """Returns the losses as a dict for JSON, with None in place of infinity."""
+    """Returns the measured errors as a dict for JSON, with None in place of infinity."""
     return {name: _or(value, math.inf, None) for name, value in asdict(losses).items()}
 
 

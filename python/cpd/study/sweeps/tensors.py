@@ -81,7 +81,7 @@ class Workload:
     """All tensors of a sweep.
 
     `length` is the largest number of terms in a dot product. `sample` is the largest number of
-    values of each tensor, in whole rows spread over the tensor; None means all values.
+    values that are measured of each tensor, in rows that are evenly spaced; None: all values.
     """
 
     matrices: tuple[Matrix, ...]
