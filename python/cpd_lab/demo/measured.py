@@ -37,7 +37,8 @@ def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
     Args:
         ranks: the number of virtual nodes. Each computes gradients on its own micro-batch.
         reduce: the all-reduce, as the text of `cpd.Reduce`.
-        options: the options of `cpd_lab.train.TrainOptions` for the training in fp32 that precedes.
+        options: the options of `cpd_lab.train.TrainOptions` for the training in fp32 before the
+            measurement.
 
     Returns:
         A dict. `series` has, for each way to sum, a `label` and a row for each group size.

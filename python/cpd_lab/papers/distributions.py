@@ -42,7 +42,7 @@ def roundoff(
         micro_batch: the number of images of a node's gradient.
         groups: the group sizes.
         spec: the all-reduce, as the text of `cpd.Reduce`.
-        options: the options of the training that precedes.
+        options: the options of the training before the measurement.
 
     Returns:
         `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`
