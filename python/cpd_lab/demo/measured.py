@@ -30,7 +30,7 @@ def trained(**options: Any) -> dict[str, Any]:
 
 
 def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
-    """Returns the round-off of an all-reduce by group size, summed in three ways.
+    """Returns the round-off of an all-reduce in three ways, by the size of a group of ranks.
 
     The three ways are the order "ring", the order "sequential", and "ring" with Kahan's summation.
 

@@ -40,7 +40,7 @@ def roundoff(
         layer: a name or pattern of the parameter tensors that are summed.
         ranks: the number of nodes.
         micro_batch: the number of images of a node's gradient.
-        groups: the group sizes.
+        groups: the numbers of ranks in a group.
         spec: the all-reduce, as the text of `cpd.Reduce`.
         options: the options of the training before the measurement.
 

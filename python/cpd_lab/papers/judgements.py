@@ -81,8 +81,7 @@ def above(
         paper: the paper's figures, as a template of `quoted`.
         better: the label of the row that should be above.
         worse: the label of the row that should be below.
-        by: the least difference of the means that the paper claims, in the figures' unit; default
-            0.
+        by: the least claimed difference of the means, in the figures' unit; default 0.
         column: the head of the compared column; default the second column.
 
     Returns:

@@ -109,7 +109,7 @@ def check_figure(figure: str) -> None:
 
 
 def table_of(figure: str) -> str | None:
-    """Returns the table from which a figure is computed, or the figure itself if it is a table."""
+    """Returns the name of the table of published rates from which a figure is computed, if any."""
     return _OF_TABLES[figure][0] if figure in _OF_TABLES else None
 
 

@@ -101,11 +101,11 @@ class Results:
         return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
-        """Returns the finished measurements of a table's row, one for each seed."""
+        """Returns the finished measurements with this label, one for each seed."""
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """Applies `figure` to each result of a table's row; returns None if there is no result."""
+        """Returns `figure` of each result with this label; None if no result has the label."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 

@@ -282,7 +282,7 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """Yields formats with one level of scales that follow the arithmetic of other implementations,
+    """Yields formats with block scales alone that follow the arithmetic of other implementations,
     such as microxcaling."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}

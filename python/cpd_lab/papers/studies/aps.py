@@ -218,10 +218,10 @@ _ROWS6: dict[str, dict[str, Any]] = {
     },
     _HYBRID: {"reduce": f"e4m3 aps {_GROUPED}", "last_layer_fp32": True},
 }
-"""Maps the labels of table 6's rows to the options of their trainings.
+"""Maps the labels of the APS paper's table 6 to the options of the trainings.
 
-The last layer is summed in fp32, as in the paper. Table 7 compares some of these trainings with
-trainings whose last layer is summed in 8 bits.
+The last layer is summed in fp32, as in the paper. The paper's table 7 compares some of these
+trainings with trainings whose last layer is summed in 8 bits.
 """
 _GROUPS = (4, 16, 32, 64, 256)
 _ROWS8 = {
