@@ -388,9 +388,9 @@ def _prices(rate: float) -> list[Cell]:
 def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[float, float]]:
     """Returns how much faster `bits` bits make a training step of AlexNet than 32, on 8 GPUs.
 
-    NCCL sends the gradients. For each of `multiples`, the network has so many times AlexNet's
-    gradients and AlexNet's computation (Grubic et al. 2018, Fig. 16 right). The result's pairs
-    have the megabytes of gradients a GFLOP, and the speed-up, which is below 32 / bits.
+    NCCL sends the gradients. AlexNet's number of gradients is multiplied by each of `multiples`,
+    but not its computation (Grubic et al. 2018, Fig. 16 right). The result has pairs: the megabytes
+    of gradients a GFLOP, and the speed-up, which is below 32 / bits.
     """
     on, of = Machine("ec2-p2-nccl"), Network("alexnet")
     gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)

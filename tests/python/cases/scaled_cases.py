@@ -465,8 +465,9 @@ DIFFERING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a case's stored arrays compare with CPD's results: for each array, the numbers of values
-    compared and of values that differ. `reasons` has the indices of occurring `DIFFERENCES`."""
+    """The comparison of a case's stored arrays with CPD's results: for each array, the numbers of
+    values compared and of values that differ. `reasons` has the indices of occurring
+    `DIFFERENCES`."""
 
     compared: dict[str, int]
     differing: dict[str, int]
