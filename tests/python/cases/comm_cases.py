@@ -37,8 +37,7 @@ SCALINGS: tuple[dict[str, Any], ...] = (
 
 
 def ways(world: int) -> list[dict[str, Any]]:
-    """Returns every order of summation with every exchange of messages that supports the order,
-    with and without groups of ranks."""
+    """Returns every order with every exchange that supports the order, with and without groups."""
     found: list[dict[str, Any]] = []
     groups = sorted({2, 3, world} & set(range(1, world + 1)))
     for order, exchange in itertools.product(("sequential", "ring", "tree"), ("owner", "gather")):
@@ -69,8 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns an all-reduce and the step at which to call it. `index` selects the order and the
-    exchange; all other options are random."""
+    """Returns a random all-reduce and its step. `index` selects order, exchange and group size."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -121,8 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """Compares all-reduces with virtual ranks (simulate_all_reduce). Returns a message for each
-    difference, then a hash of all sums."""
+    """Returns a message for each sum unlike simulate_all_reduce's, then a hash of all sums."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -168,8 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Tests a codec whose messages vary in size. Returns the pairs of order and exchange in which
-    the sums are wrong; returns the error alone if a call fails."""
+    """Tests messages of varying size in all `ways`. Returns those with wrong sums, or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -192,8 +188,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Tests scaled formats in every order of summation and exchange of messages. Returns the cases
-    that differ from virtual ranks (simulate_all_reduce)."""
+    """Tests scaled formats in all `ways`. Returns those unlike simulate_all_reduce's results."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
@@ -500,8 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Calls this file's functions compare, others, mismatches and refusals. Returns, by their
-    names, what they return."""
+    """Returns the results of the functions compare, others, mismatches and refusals, by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
