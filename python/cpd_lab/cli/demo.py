@@ -124,7 +124,7 @@ def _print_demo(console: Console, demo: Demo) -> None:
 
 
 def roundoff_table(rows: Sequence[RoundoffRow]) -> Table:
-    """Returns a table of the round-off of one way to sum, with a row for each group size."""
+    """Returns a table of the round-off of one way to sum, by the size of a group of ranks."""
     table = new_table(
         "Group size", "Eq. 5 error", "Relative RMS", "Zero refs", "Not finite", "Steps"
     )

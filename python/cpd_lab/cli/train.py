@@ -396,7 +396,10 @@ def headlines(chosen: TrainOptions, data: Data) -> list[str]:
 
 
 def result_lines(result: TrainResult, baseline: TrainResult | None = None) -> list[str]:
-    """Returns the lines that are printed after a training: state, losses to zero, metrics, hash."""
+    """Returns the lines that are printed after a training.
+
+    They have the state, the gradients that the cast turned into zero, the metrics and the hash.
+    """
     nonzero = result.total("nonzero")
     share = result.total("underflowed") / nonzero if nonzero else 0.0
     lines = [

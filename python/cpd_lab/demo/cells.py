@@ -126,9 +126,9 @@ def cells(options: DemoOptions) -> list[Cell]:
 
 
 def scaled_cells(options: DemoOptions, best: Run) -> list[Cell]:
-    """Returns trainings with the loss scale of `best`, one for each seed except the first.
+    """Returns an e4m3 training for each seed except the first, with the loss scale of `best`.
 
-    The search for the loss scale has already trained with the first seed.
+    `best` is the best run of the search for a loss scale. The search used the first seed.
     """
     row = {SCALED: {"format": "e4m3", "loss_scale": best.loss_scale}}
     _, *others = options.every_seed

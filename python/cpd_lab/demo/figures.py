@@ -174,7 +174,7 @@ def accuracy_curves(runs: Sequence[Run]) -> str:
 
 
 def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str:
-    """Draws the accuracy of trainings in (4,3), by constant loss scale, next to (4,3) with APS."""
+    """Draws the accuracy of e4m3 trainings by constant loss scale, and the accuracy with APS."""
     with picture("Held-out accuracy of (4,3) by constant loss scale", 9.6, 3.2) as drawn:
         axes = drawn.figure.subplots()
         tried = [without, *search]
@@ -191,7 +191,10 @@ def loss_scale_search(search: Sequence[Run], with_aps: Run, without: Run) -> str
 
 
 def roundoff_by_group_size(roundoff: Roundoff) -> str:
-    """Draws the mean relative error and the relative RMS by group size, a line for each sum."""
+    """Draws the round-off of an all-reduce by the number of ranks in a group.
+
+    One panel has the mean relative error, the other the relative RMS. A line is one way to sum.
+    """
     with picture("Round-off of the all-reduce by group size", 9.6, 3.8) as drawn:
         panels = drawn.figure.subplots(1, 2)
         figures = (("error", "mean relative error (Eq. 5)"), ("relative_rms", "relative RMS"))

@@ -30,14 +30,15 @@ def trained(**options: Any) -> dict[str, Any]:
 
 
 def roundoff(ranks: int, reduce: str, **options: Any) -> dict[str, Any]:
-    """Returns the round-off of an all-reduce by group size, summed in three ways.
+    """Returns the round-off of an all-reduce in three ways, by the size of a group of ranks.
 
     The three ways are the order "ring", the order "sequential", and "ring" with Kahan's summation.
 
     Args:
         ranks: the number of virtual nodes. Each computes gradients on its own micro-batch.
         reduce: the all-reduce, as the text of `cpd.Reduce`.
-        options: the options of `cpd_lab.train.TrainOptions` for the training in fp32 that precedes.
+        options: the options of `cpd_lab.train.TrainOptions` for the training in fp32 before the
+            measurement.
 
     Returns:
         A dict. `series` has, for each way to sum, a `label` and a row for each group size.

@@ -37,7 +37,7 @@ RESULTS = "results.json"
 
 @dataclass(frozen=True)
 class RoundoffSeries:
-    """The round-off of one way to sum, with a row for each group size."""
+    """The round-off of one way to sum gradients, with a row for each size of a group of ranks."""
 
     label: str
     rows: list[RoundoffRow]
@@ -45,7 +45,10 @@ class RoundoffSeries:
 
 @dataclass(frozen=True)
 class Roundoff:
-    """The demo's round-off study. The first series is the one that the terminal shows."""
+    """The demo's round-off study. `series` has an entry for each way to sum.
+
+    The terminal shows the first entry alone.
+    """
 
     format: str
     nodes: int
@@ -83,12 +86,12 @@ class Demo:
     search: list[Run]
     roundoff: Roundoff
     repeats: list[Run] = field(default_factory=list)
-    """The rows of the accuracy table, trained with the seeds after the first."""
+    """The trainings of the accuracy table, repeated with all seeds after the first."""
     codecs: list[Run] = field(default_factory=list)
     """The trainings whose gradients were sent by a compressor instead of in a format."""
 
     def of_all_seeds(self, run: Run) -> list[Run]:
-        """Returns a run of the accuracy table, then the same row's runs with other seeds."""
+        """Returns `run`, then its repetitions with other seeds. The accuracy table has `run`."""
         return [run, *(other for other in self.repeats if other.label == run.label)]
 
     @property
@@ -99,7 +102,7 @@ class Demo:
         return [*table, *self.search, *self.shallow, *self.repeats, *self.codecs]
 
     def write(self, folder: Path) -> None:
-        """Writes results.json: a row for each training run and for each group size."""
+        """Writes results.json: all training runs, and the round-off by size of a group of ranks."""
         results = {
             "accuracy": [
                 {
@@ -153,7 +156,10 @@ def measure(
 
 
 def load(folder: Path) -> Demo:
-    """Returns the demo that `measure` stored. Raises ValueError for a missing or damaged file."""
+    """Returns the results that `measure` stored in `folder`.
+
+    Raises ValueError for a missing or damaged file.
+    """
     told: list[str] = []
     stored = Store(folder).read(FILE, _read, told.append)
     if stored is None:

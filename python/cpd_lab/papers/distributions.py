@@ -40,9 +40,9 @@ def roundoff(
         layer: a name or pattern of the parameter tensors that are summed.
         ranks: the number of nodes.
         micro_batch: the number of images of a node's gradient.
-        groups: the group sizes.
+        groups: the numbers of ranks in a group.
         spec: the all-reduce, as the text of `cpd.Reduce`.
-        options: the options of the training that precedes.
+        options: the options of the training before the measurement.
 
     Returns:
         `rows`: for each group size the round-off of all values together as `cpd.study.Roundoff`

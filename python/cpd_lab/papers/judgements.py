@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Judges papers' claims by ranges over seeds: `above`, `below`, `keeps`, `trains`, `fails`.
+"""Judges papers' claims by the ranges of figures over seeds: `above`, `below`, `keeps`, `trains`.
 
 A verdict is yes, no or "cannot tell". With fewer than three seeds it is always "cannot tell".
 """
@@ -81,7 +81,7 @@ def above(
         paper: the paper's figures, as a template of `quoted`.
         better: the label of the row that should be above.
         worse: the label of the row that should be below.
-        by: the least difference of the means that the paper claims, in points; default 0.
+        by: the least claimed difference of the means, in the figures' unit; default 0.
         column: the head of the compared column; default the second column.
 
     Returns:
@@ -102,9 +102,9 @@ def below(
     by: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges the claim that row `label` is below row `base` by at least `by` points.
+    """Judges the claim that the figure of row `label` is below the figure of row `base`.
 
-    All other arguments have the meanings that `above` describes.
+    `by` and all other arguments have the meanings that `above` describes.
     """
     return _judged(measured, (row, claim, paper), (label, base), column,
                    lambda a, b: is_above(b, a, by))  # fmt: skip
@@ -121,9 +121,9 @@ def keeps(
     within: float = 0.0,
     column: str | None = None,
 ) -> Finding | None:
-    """Judges the claim that row `label` is at most `within` points below row `base`.
+    """Judges the claim that row `label`'s figure is at most `within` below row `base`'s figure.
 
-    All other arguments have the meanings that `above` describes.
+    `within` is in the figures' unit. `above` describes all other arguments.
     """
     return _judged(measured, (row, claim, paper), (label, base), column,
                    lambda a, b: is_kept(a, b, within))  # fmt: skip

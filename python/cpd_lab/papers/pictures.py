@@ -59,7 +59,7 @@ def lines(
     log_x: bool = False,
     log_y: bool = False,
 ) -> str:
-    """Draws a line for each label of `series`, through the points with these x and y values."""
+    """Draws lines. `series` maps the label of a line to the x values and y values of its points."""
     with picture(title, 8, 4) as drawn:
         axes = drawn.figure.subplots()
         for number, (label, (places, values)) in enumerate(series.items()):

@@ -62,9 +62,9 @@ class Cell:
     """The quantity that the published and the predicted number measure.
 
     `rate`: samples a second. `epoch`: seconds of an epoch. `scale`: the rate relative to the rate
-    of one GPU. `speedup`: the time of a step in fp32 over the time of this step. `messages`: the
-    same ratio for messages and codec alone. `share`: the share of a step's time that messages and
-    codec take. `price`: dollars for a whole training.
+    of one GPU. `speedup`: the time of a step in fp32 over the time of a step in `wire`. `messages`:
+    the speedup of messages and codec alone. `share`: the share of a step's time that messages and
+    codec take. `price`: the difference of two trainings' costs in dollars.
     """
     published: float
     predicted: float
@@ -84,16 +84,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Fit:
-    """The constants of a link between GPUs, fitted to the 32-bit rows of a published table."""
+    """The constants of a link between GPUs, fitted to published rates of trainings in 32 bits."""
 
     alpha: float
     """The fixed time of a message, in seconds."""
     beta: float
     """Bytes a second."""
     shared: float
-    """The bandwidth, in bytes a second, that the GPUs of a host share; 0 if it was not fitted."""
+    """The bandwidth, in bytes a second, that the GPUs of a host share; 0 without this constant."""
     error: float
-    """The RMS of the relative errors of the samples a second in the fitted rows."""
+    """The RMS of the relative errors of the rates (samples a second) to which it is fitted."""
     left_out: tuple[tuple[str, int], ...]
     """The (network, number of GPUs) of each published rate that the fit does not use.
 
@@ -109,7 +109,7 @@ def check_figure(figure: str) -> None:
 
 
 def table_of(figure: str) -> str | None:
-    """Returns the table from which a figure is computed, or the figure itself if it is a table."""
+    """Returns the name of the table of published rates from which a figure is computed, if any."""
     return _OF_TABLES[figure][0] if figure in _OF_TABLES else None
 
 
@@ -132,10 +132,10 @@ def _rows(name: str) -> list[list[str]]:
 
 @functools.cache
 def fit(figure: str, shared: bool = False) -> Fit:
-    """Fits a link's constants to the times of the 32-bit rows, by least squared relative error.
+    """Fits a link's constants to published times in 32 bits, by least squared relative error.
 
     The constants are the time of a message, the bandwidth and, if `shared` is set, the bandwidth
-    that the GPUs of a host share. No constant is negative. The fit leaves out rows that are
+    that the GPUs of a host share. No constant is negative. The fit leaves out steps that are
     published as faster than their computation alone, because no link explains them.
     """
     name, exchange = _TABLES[figure]
@@ -186,9 +186,9 @@ def _least_squares(columns: np.ndarray, targets: np.ndarray) -> list[float]:
 def compared(figure: str, codec_gbps: float | None = None, shared: bool = False) -> list[Cell]:
     """Returns every published number of a figure with the number that the cost model predicts.
 
-    Figures that are tables use the constants of `fit`; other figures use the constants of
-    `machines.toml`. No paper publishes the time that a codec takes on its GPUs; that time is 0
-    unless it is given. Raises ValueError for an unknown figure.
+    For a figure of rates, `fit` gives the constants of the links; for other figures,
+    `machines.toml` has them. No paper publishes the time that a codec takes on its GPUs; that time
+    is 0 unless it is given. Raises ValueError for an unknown figure.
     """
     check_figure(figure)
     rate = _NO_CODEC if codec_gbps is None else codec_gbps
@@ -225,9 +225,9 @@ def _of_table(figure: str, rate: float, shared: bool) -> list[Cell]:
 
 
 def _in(quantity: str, net: str, rate: float) -> float:
-    """Converts a rate in samples a second to `quantity`, which `Cell.quantity` describes.
+    """Converts a rate in samples a second to the quantity that a figure shows.
 
-    `quantity` is epoch, scale or rate.
+    `quantity` is epoch, scale or rate, as `Cell.quantity` describes them.
     """
     of = Network(net)
     if quantity == "epoch":
@@ -350,9 +350,9 @@ A tuple has the cheaper network, the costlier network, and the difference.
 
 
 def _prices(rate: float) -> list[Cell]:
-    """Returns the differences in price between whole trainings with 8 bits by NCCL.
+    """Returns by how much two networks' trainings differ in price, for each pair in `_PRICES`.
 
-    Each training uses the number of GPUs that makes it cheapest.
+    Gradients are sent in 8 bits by NCCL. Each training uses its cheapest number of GPUs.
     """
     on = Machine("ec2-p2-nccl")
 
@@ -386,11 +386,11 @@ def _prices(rate: float) -> list[Cell]:
 
 
 def by_ratio(multiples: Sequence[float], bits: float = 8.0625) -> list[tuple[float, float]]:
-    """Returns the speed-up of a training step of AlexNet by fewer bits, on 8 GPUs by NCCL.
+    """Returns how much faster `bits` bits make a training step of AlexNet than 32, on 8 GPUs.
 
-    The gradients are `multiples` times as large as AlexNet's, with the same computation (Grubic et
-    al. 2018, Fig. 16 right). The result has a pair for each multiple: the megabytes of gradients a
-    GFLOP, and the speed-up, which is below 32 / bits.
+    NCCL sends the gradients. AlexNet's number of gradients is multiplied by each of `multiples`,
+    but not its computation (Grubic et al. 2018, Fig. 16 right). The result has pairs: the megabytes
+    of gradients a GFLOP, and the speed-up, which is below 32 / bits.
     """
     on, of = Machine("ec2-p2-nccl"), Network("alexnet")
     gflops = 3 * 2 * 0.72  # forward and backward, of 0.72e9 multiply-adds (62M parameters)

@@ -123,7 +123,10 @@ def _measured(store: Store, cells: Sequence[Cell]) -> Iterator[Found]:
 
 
 def _read(cell: Cell, body: dict[str, Any]) -> Found:
-    """Returns the result in a stored file. Raises KeyError or TypeError for an invalid file."""
+    """Returns the measurement of `cell` from `body`, the content of the cell's stored file.
+
+    Raises KeyError or TypeError for an invalid content.
+    """
     names = ("result", "seconds", "cpu", "version", "sources")
     measurement = Found(cell, **{name: body[name] for name in names})
     if not isinstance(measurement.result, dict):

@@ -97,15 +97,15 @@ class Results:
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the table's rows, each once."""
+        """The labels of the finished measurements, each once, in the study's order."""
         return list(dict.fromkeys(measurement.cell.label for measurement in self.found))
 
     def of(self, label: str) -> list[Found]:
-        """Returns the finished measurements of a table's row, one for each seed."""
+        """Returns the finished measurements with this label, one for each seed."""
         return [measurement for measurement in self.found if measurement.cell.label == label]
 
     def spread(self, label: str, figure: Callable[[dict[str, Any]], float]) -> Spread | None:
-        """Applies `figure` to each result of a table's row; returns None if there is no result."""
+        """Returns `figure` of each result with this label; None if no result has the label."""
         values = tuple(figure(measurement.result) for measurement in self.of(label))
         return Spread(values) if values else None
 
@@ -182,9 +182,9 @@ class Measured:
         return None
 
     def range(self, label: str, column: str | None = None, runs: str | None = None) -> Range | None:
-        """Returns the entry of row `label` as a range over seeds; None if `text` returns None.
+        """Returns the figure of row `label` with its range over seeds; None if `text` finds none.
 
-        `runs` is the label whose runs count as seeds; it defaults to `label`.
+        The number of seeds is the number of runs with the label `runs`, by default `label`.
         """
         text = self.text(label, column)
         return None if text is None else Range.read(text, self.seeds.get(runs or label, 0))
@@ -210,7 +210,10 @@ class Range:
 
     @classmethod
     def read(cls, text: str, seeds: int) -> Range:
-        """Reads '48.0 (46.1 … 49.2)' or '48.0'. Raises ValueError for another text."""
+        """Reads a table's figure, such as '48.0 (46.1 … 49.2)' (mean and range) or '48.0'.
+
+        Raises ValueError for another text.
+        """
         match = _RANGE.match(text)
         if match is None:
             raise ValueError(f"not a figure over seeds: {text!r}")
@@ -227,7 +230,7 @@ class Study:
         text: the question that the study asks, in one line.
         cells: returns the cells of a size, for the seeds 0 … n - 1.
         draw: makes tables and pictures of the measured cells. Some cells may be missing.
-        judge: judges the paper's claims by the tables alone.
+        judge: judges the claims of the paper that the study repeats, by the tables alone.
         full: describes the settings of size `full`. It begins with 'as small' if the sizes `small`
             and `full` have the same cells.
     """

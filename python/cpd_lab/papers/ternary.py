@@ -27,7 +27,7 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
     Args:
         workers: the number of workers; their ternary gradients are averaged.
         micro_batch: the number of images of a worker's gradient.
-        **options: the options of `TrainOptions` for the training that precedes.
+        **options: the options of `TrainOptions` for the training before the measurement.
 
     Returns:
         A dict with three keys.
@@ -66,7 +66,7 @@ def ternary(workers: int, micro_batch: int, **options: Any) -> dict[str, Any]:
 
 
 def clipped(g: Array) -> Array:
-    """Returns the gradient, clipped to 2.5 standard deviations around 0 (equation 21)."""
+    """Returns the gradient, clipped to 2.5 standard deviations around 0 (TernGrad, equation 21)."""
     limit = np.float32(_CLIP * g.std())
     return np.clip(g, -limit, limit)
 

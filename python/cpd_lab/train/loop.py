@@ -149,9 +149,9 @@ def sampled_gradients(
 def _in_steps(recipe: Recipe, steps: int) -> Recipe | None:
     """Returns the recipe with all its schedules counted in training steps; None without schedules.
 
-    The returned schedules use the unit "epoch", and `set_step` sets the model's epoch to the number
-    of the step. With the unit "step", the model would count the calls of every node as steps.
-    `steps` is the number of steps in an epoch.
+    The returned schedules use the unit "epoch", and the loop passes each training step's number to
+    `set_step` as the epoch. With the unit "step", the model would count every node's forward pass
+    as a step. `steps` is the number of steps in an epoch.
     """
 
     def counted(part: Recipe | None) -> Recipe | None:
@@ -354,7 +354,7 @@ class _Run:
             nonzero[index] += int(torch.count_nonzero(gradient))
 
     def _count(self) -> None:
-        """Adds the counts that the last all-reduce reported to the counts of each layer."""
+        """Adds the overflows, bytes, … of the last all-reduce to the counts of each layer."""
         for counts, parameter in zip(self.layers, self.parameters, strict=True):
             report = self.nodes.report[counts.name]
             counts.values += self.ranks.world * parameter.numel()

@@ -217,7 +217,10 @@ class TrainOptions:
 
     @cached_property
     def chosen_min_size(self) -> int:
-        """The `min_size` that `quantized_share` chooses; without it, the option `min_size`."""
+        """The least size of a layer that is not summed in fp32.
+
+        `quantized_share` chooses it; without `quantized_share`, it is the option `min_size`.
+        """
         if self.quantized_share is None:
             return self.min_size or 0
         return largest_min_size(self.layers, self.exempt_patterns, self.quantized_share)

@@ -150,5 +150,5 @@ class TrainResult:
         return cost_of_step(options.reduction(1), options.nodes, layers, options.fp32_epochs)
 
     def total(self, name: str) -> int:
-        """Returns the sum over all layers of the count `name` of `LayerCounts`."""
+        """Returns the field `name` of `LayerCounts`, summed over all layers."""
         return sum(getattr(layer, name) for layer in self.layers)

@@ -98,7 +98,7 @@ class Run:
         return 8 * self.bytes / self.values if self.values else 0.0
 
     def total(self, name: str) -> int:
-        """Returns the sum over all layers of the count `name` of `Layer`."""
+        """Returns the field `name` of `Layer`, summed over all layers."""
         return sum(getattr(layer, name) for layer in self.layers)
 
     @property
@@ -133,7 +133,7 @@ class Run:
 
 
 def _bytes(result: TrainResult) -> int:
-    """Returns the bytes of node 0's contribution to the last step, encoded layer by layer."""
+    """Returns the number of bytes of node 0's last contribution, encoded layer by layer."""
     options = result.options
     schedule = options.reduction(steps_per_epoch=1)
     total = 0

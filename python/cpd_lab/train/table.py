@@ -250,7 +250,7 @@ def model_named(name: object) -> Model:
 
 
 def sample_of(data: str, augment: str, length: int) -> Sample:
-    """Returns the sizes for which a model is made if it is trained on this data."""
+    """Returns the input shape, the number of classes and the sequence length of a data set."""
     source = DATA[checked_name("data", data, DATA)]
     checked_name("augment", augment, AUGMENTS)
     shape = source.shape

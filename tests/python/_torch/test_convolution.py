@@ -34,7 +34,7 @@ ALL = {**RECIPES, "tiles": TILES, "short blocks": SHORT, "oblong tiles": OBLONG,
 
 def run(case, leaves, **how):
     """Returns a list and a tensor. The list has the convolution's result and the gradients of its
-    operands. The tensor is the random gradient of the result from which these gradients follow."""
+    operands. The tensor is the random gradient of the result, from which backward starts."""
     y = case.ours(*leaves, **how)
     g = values(*y.shape, seed=7, dtype=y.dtype)
     return [y.detach(), *torch.autograd.grad(y, leaves, g)], g

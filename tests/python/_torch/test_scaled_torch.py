@@ -383,7 +383,7 @@ BLOCKS = ("tensor", "row", "3", "2x3", "1x5", "7x1")
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_sizes_of_fake_kernels(block):
-    """Fake kernels (for tensors without data) compute the same grid of scales as the library."""
+    """Fake kernels (for tensors without data) return scales of the same shape as the library."""
     q = cpd.Scaled("e4m3fn", block=int(block) if block.isdigit() else block)
     shapes = [(), (5,), (0,), (4, 9), (0, 4), (2, 3, 10), (1, 1, 1, 1)]
     for shape in shapes:

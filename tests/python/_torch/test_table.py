@@ -38,7 +38,7 @@ def test_each_operator_has_a_row():
 
 @pytest.mark.parametrize("name", TABLE)
 def test_the_kernels_of_a_row(name):
-    """An operator has the kernels that its row of the table declares. C++ defines
+    """An operator has the kernels that the table of operators declares for it. C++ defines
     `NAME_plain`, a variant without derivative, for operators with a derivative and a C++ kernel."""
     row = TABLE[name]
     assert has_kernel(name, "CPU" if row.computes is None else "CompositeExplicitAutograd")

@@ -201,7 +201,7 @@ def layout(name: str, nan: bool = True) -> Any:
 
 def layer(n: int, seed: int) -> np.ndarray:
     """Returns `n` values of many magnitudes. Some are zero, some subnormal, and some are integers
-    from -8 to 8, at which integer codecs place their levels."""
+    from -8 to 8, to which integer codecs round."""
     generator = np.random.default_rng(seed)
     x = generator.normal(size=n) * 2.0 ** generator.integers(-6, 3, n)
     x[generator.random(n) < 0.1] = 0

@@ -48,7 +48,7 @@ def ways(world: int) -> list[dict[str, Any]]:
 
 
 def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
-    """Returns accumulators that support the order and the exchange which `way` names."""
+    """Returns accumulators that support the order of summation and the exchange in `way`."""
     random_sum = {"rounding": "stochastic", "random_bits": 11}
     sums = [
         cpd.Accumulator(f),
@@ -68,7 +68,7 @@ def accumulators(f: str, way: dict[str, Any]) -> list[cpd.Accumulator]:
 
 
 def spec_at(world: int, index: int) -> tuple[cpd.Reduce, int]:
-    """Returns a spec and a step. `index` selects order and exchange; other options are random."""
+    """Returns a random all-reduce and its step. `index` selects order, exchange and group size."""
     draw = random.Random(f"{world}/{index}")
     all_ways = ways(world)
     way = all_ways[index % len(all_ways)]
@@ -119,7 +119,7 @@ def virtual(
 
 
 def compare(comm: Communicator, first: int, count: int) -> list[str]:
-    """Returns a message for each difference from virtual ranks, then a hash of all results."""
+    """Returns a message for each sum unlike simulate_all_reduce's, then a hash of all sums."""
     wrong, digest = [], hashlib.sha256()
     for index in range(first, first + count):
         spec, step = spec_at(comm.size, index)
@@ -165,7 +165,7 @@ class RunLengths:
 
 
 def any_size(comm: Communicator, damages: bool = False) -> list[str]:
-    """Tests messages of any size in all orders and exchanges. Returns failures or an error."""
+    """Tests messages of varying size in all `ways`. Returns those with wrong sums, or an error."""
     wrong = []
     codec = RunLengths()
     if damages and comm.rank == 0:
@@ -188,7 +188,7 @@ def any_size(comm: Communicator, damages: bool = False) -> list[str]:
 
 
 def scaled(comm: Communicator) -> list[str]:
-    """Tests scaled formats in every order and exchange. Returns differences from virtual ranks."""
+    """Tests scaled formats in all `ways`. Returns those unlike simulate_all_reduce's results."""
     wrong = []
     for index, way in enumerate(ways(comm.size)):
         q = ("mxfp8", "nvfp4", "fp8-tensor", "int5 7 scale=bf16")[index % 4]
@@ -234,8 +234,8 @@ def codec_layers(rank: int, step: int) -> list[Any]:
 
 
 def codecs(comm: Communicator, of: int) -> list[str]:
-    """Tests every codec for three steps with states, in one of `of` ways (order and exchange).
-    Codecs begin at different ways. Returns the cases that differ from virtual ranks."""
+    """Tests every codec for three steps with states, in every `of`-th pair of order and exchange.
+    The first pair varies by codec. Returns the cases that differ from virtual ranks."""
     wrong = []
     ways_of = [w for w in ways(comm.size) if w["exchange"] in ("owner", "gather")]
     pairs = [(wire, way) for i, wire in enumerate(WIRES) for way in ways_of[i % of :: of]]
@@ -387,8 +387,8 @@ SAID = {
 
 
 def mismatches(comm: Communicator) -> dict[str, str]:
-    """Lets the last rank pass another argument, such as another spec, than the other ranks. Returns
-    each Mismatch error's text. The entry 'after' is '' if the communicator works afterwards."""
+    """Makes calls in which the last rank differs from the others, for example by its spec. Returns
+    the Mismatch error of each call, and under 'after' '' if the communicator then still works."""
     odd = comm.rank == comm.size - 1
     x = [np.ones(5, np.float32), np.ones(3, np.float32)]
     texts = {}
@@ -495,7 +495,7 @@ def check_refusals(ranks: list[dict[str, list[str]]]) -> None:
 
 
 def every_check(comm: Communicator, count: int) -> dict[str, Any]:
-    """Runs this file's tests compare, others, mismatches and refusals. Returns their results."""
+    """Returns the results of the functions compare, others, mismatches and refusals, by name."""
     return {
         "compare": compare(comm, 0, count),
         "others": others(comm),
@@ -556,7 +556,7 @@ def ends_by_error(comm: Communicator) -> dict[str, Any]:
 
 def faults(comm: Communicator, plan: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Makes one rank fail after another. After each failure, the survivors continue as a group.
-    Returns this rank's record of each failure, up to its own."""
+    Returns what this rank recorded of each failure, until it failed itself."""
     seen: list[dict[str, Any]] = []
     for number, fault in enumerate(Fault(**one) for one in plan):
         spec = fault_spec(fault.exchange)

@@ -94,8 +94,8 @@ class FrontEnd:
             assert_bits(got, call.expected, f"{self.name}: {call}")
 
     def some(self, *calls: Callable[[], Any]) -> Sequence[Callable[[], Any]]:
-        """Returns the calls that this front end tests, of `calls` that must raise the same error.
-        The NumPy front end tests all of them."""
+        """Chooses from several calls that must all raise one error. Returns the calls that this
+        front end tests; the NumPy front end tests all."""
         return calls
 
     def tried(self, call: Call) -> Any:

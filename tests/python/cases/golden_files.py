@@ -245,8 +245,8 @@ FIELDS = {
     "wire": f"wire {REDUCE} random_bits variant result",
     "machine": "gpus speed tflops dollars codec_gbps",
 }
-"""Maps the name of an object without a canonical text, or its kind of text, to the attributes that
-describe the object."""
+"""The attributes that describe objects which have no canonical text. The keys are names of such
+objects or kinds of texts."""
 
 
 def encoded(x: Any, text: str, axis: int = -1) -> cpd.Encoded:
@@ -288,7 +288,7 @@ def field_of(value: Any, name: str) -> Any:
 
 
 def shown(value: Any) -> Any:
-    """Converts a field to a value that JSON can represent. Specs become texts."""
+    """Converts an object's attribute to a value that JSON can represent. Specs become texts."""
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     return str(value)

@@ -273,8 +273,8 @@ Case = tuple[Callable[[], Any], Callable[[Any], list[Any]]]
 
 
 def cases() -> dict[str, Case]:
-    """Returns two functions for each case: the first makes the state of a training; the second
-    continues the training from a state and returns the results."""
+    """Returns two functions for each stored training: the first makes the state of the training;
+    the second continues the training from a state and returns the results."""
     found: dict[str, Case] = {
         "states": (states_made, states_result),
         "hook": (hook_made, hook_result),

@@ -67,8 +67,8 @@ def loss_of(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch
 
 
 def state_hash(model: nn.Module) -> str:
-    """Returns a hash of all weights and buffers except the histories of delayed scaling. The row of
-    a history that belongs to the present step differs between the ranks of DDP."""
+    """Returns a hash of all weights and buffers except the histories of delayed scaling. The ranks
+    of DDP record different magnitudes for the present step in their histories."""
     digest = hashlib.sha256()
     kept = {n: v for n, v in model.state_dict().items() if not n.endswith("amax_history")}
     for name, value in kept.items():
@@ -249,8 +249,8 @@ def model_of(case: dict[str, Any]) -> nn.Module:
 
 
 def nodes_hash(case: dict[str, Any]) -> str:
-    """Trains a case for some steps by `cpd.VirtualNodes`, and returns a hash of the weights and
-    buffers."""
+    """Trains a case of DDP_CASES for some steps by `cpd.VirtualNodes`, and returns a hash of the
+    weights and buffers."""
     unused, accumulated = case.get("unused", False), case.get("accumulated", False)
     model = model_of(case)
     optimizer = optimizer_of(model)

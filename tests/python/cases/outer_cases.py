@@ -101,8 +101,8 @@ def outer_of(case: Case, model: Any, comm: Communicator | None) -> DiLoCo | Weig
 
 
 def copy_of(state: Any) -> Any:
-    """Returns a copy of the state, saved by torch.save and read by torch.load with its default
-    options."""
+    """Returns a copy of a training's state, saved by torch.save and read by torch.load with its
+    default options."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
@@ -145,8 +145,8 @@ def rank_hashes(comm: Communicator) -> dict[str, str]:
 
 
 def by_hand(case: Case, world: int) -> list[str]:
-    """Computes a case in NumPy, layer by layer, with the models, the starting weights and the
-    momentum as separate arrays."""
+    """Trains a case of CASES without `cpd.optim`. NumPy averages the workers layer by layer, with
+    the models, the starting weights and the momentum as separate arrays."""
     spec = case["spec"]
     schedule = cpd.Reduce(spec) if isinstance(spec, str) else spec
     if not isinstance(schedule, cpd.Schedule):

@@ -2,7 +2,8 @@
 """The stored golden vectors of scaled formats from other libraries, as one table.
 
 Each case names the stored arrays and the `cpd.Scaled` that must give them. The table also lists the
-values that differ, each with a reason. Tests compare both the oracle and the public operations.
+values that differ from CPD's, each with a reason. Tests compare the arrays with the oracle and with
+the public operations.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ class Case:
         return list(x) if self.apart else [x]
 
     def arrays(self) -> Arrays:
-        """Returns the arrays of the original implementation, by kind: codes, scale, …."""
+        """Returns the arrays that another library computed for this case, by kind: codes, …."""
         arrays = load(self.file)
         whats = ("codes", "scale", "scale_inv", "tensor_scale", "dequant", "amax")
         return {w: arrays[f"{self.name}.{w}"] for w in whats if f"{self.name}.{w}" in arrays}
@@ -146,7 +147,7 @@ def every_second(x: Array) -> Array:
 
 
 def cases() -> list[Case]:
-    """Returns all stored cases, or an empty list if the data folder does not exist."""
+    """Returns all cases whose arrays are stored; no case if the data folder does not exist."""
     if not (DATA / "index.json").exists():
         return []
     return [c for c in (*_mx(), *_nvfp4(), *_fp8()) if c.arrays()]
@@ -254,8 +255,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Facts:
-    """Properties of the elements of a case's input, as arrays of the input's shape. Some are
-    properties of the element's block or tensor. D is the block's decode scale."""
+    """Properties of each element of a case's input, and of the element's block and tensor, as
+    arrays of the input's shape. D is the decode scale of the element's block."""
 
     x: Array
     quotient: Array  # x / D
@@ -464,8 +465,9 @@ DIFFERING = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The comparison of one case: for each array, the number of values compared and of values
-    that differ. `reasons` has the indices in `DIFFERENCES` of the known differences that occur."""
+    """The comparison of a case's stored arrays with CPD's results: for each array, the numbers of
+    values compared and of values that differ. `reasons` has the indices of occurring
+    `DIFFERENCES`."""
 
     compared: dict[str, int]
     differing: dict[str, int]
@@ -473,7 +475,8 @@ class Outcome:
 
 
 def counts(outcomes: Mapping[str, Outcome]) -> dict[str, tuple[int, int]]:
-    """Sums the compared and the differing values of all cases, by implementation, as in COUNTS."""
+    """Returns the numbers of compared and of differing values in all cases, by implementation.
+    COUNTS has the expected numbers."""
     compared: collections.Counter[str] = collections.Counter()
     apart: collections.Counter[str] = collections.Counter()
     for case in cases():
@@ -490,8 +493,8 @@ def unneeded(outcomes: Iterable[Outcome]) -> list[Difference]:
 
 
 def compare(case: Case, results: list[Result]) -> Outcome:
-    """Compares CPD's results with the stored arrays. Fails for each difference that `DIFFERENCES`
-    does not allow."""
+    """Compares CPD's results with the case's stored arrays, which another library computed. Fails
+    for each difference that `DIFFERENCES` does not allow."""
     f = facts(case, results)
     allowed = {
         i: d.where(case, f)
@@ -562,8 +565,8 @@ def classes(element: Format, codes: Array) -> Array:
 
 
 def decode_scales(case: Case, what: str, theirs: Array) -> Array:
-    """Converts the scales of the original implementation to CPD's form: decode scales, one per
-    block. For NVFP4's `amax`, returns the outer scale of the tensor."""
+    """Converts the scales that another library stored to CPD's form: decode scales, one per block.
+    For NVFP4's `amax`, returns the outer scale of the tensor."""
     with np.errstate(all="ignore"):
         if what == "amax":
             top = np.float32(case.spec.element.max * case.spec.largest_scale)

@@ -38,12 +38,13 @@ def codes_of(x: Any, q: Any, **how: Any) -> Any:
 
 
 def scales_of(x: Any, q: Any, **how: Any) -> Any:
-    """Encodes `x` in a format with one level of scales, and returns the scales."""
+    """Encodes `x` in a format with one scale for each block, and returns the scales."""
     return by_keywords(cpd.encode, x, q, **how)[1]
 
 
 def blocks_of(x: Any, q: Any, **how: Any) -> Any:
-    """Encodes `x` in a format with block scales and outer scales. Returns the block scales."""
+    """Encodes `x` in a format whose block scales are multiplied by outer scales, each of many
+    blocks. Returns the block scales."""
     return by_keywords(cpd.encode, x, q, **how)[1][0]
 
 
@@ -96,8 +97,8 @@ class Try:
 
     @functools.cached_property
     def has_codes(self) -> bool:
-        """False if an element is a NaN that the element format cannot encode. Blocks whose scale is
-        NaN do not count, because all their elements decode to NaN."""
+        """False if an encoded value is a NaN that the element format cannot encode. Blocks whose
+        scale is NaN do not count, because all their elements decode to NaN."""
         known = zip(self.expected.elements, self.block_scales, strict=True)
         return self.spec.element.nan_code is not None or not any(
             is_nan(v) and not is_nan(d) for v, d in known
@@ -213,10 +214,9 @@ def near(x: float) -> list[float]:
 
 @functools.cache
 def boundaries(element: str) -> Array:
-    """Returns rows that test rounding, each with a full block and two further values. The largest
-    magnitude is near a number at which the block's scale changes; the other values are near
-    midpoints of the element format. Rows with zeros, subnormals, huge values, NaN and infinities
-    follow."""
+    """Returns an array whose rows test rounding, each with a full block and two further values. The
+    largest magnitude of a row is near a number at which the block's scale changes; the other values
+    are near midpoints of the element format. The array ends with `special_rows`."""
     f = FORMATS[element]
     draw = random.Random(7)
     top = oracle.power_of_two(oracle.floor_log2(f.max))
@@ -234,7 +234,8 @@ def boundaries(element: str) -> Array:
 
 
 def special_rows() -> Iterator[list[float]]:
-    """Yields rows of special values. A row has a full block and two further values."""
+    """Yields rows of an array with zeros, subnormals, huge values, NaN or infinities. A row has a
+    full block and two further values."""
     nan, inf, largest = float("nan"), float("inf"), float(scaled_oracle.FLT_MAX)
     ramp = [0.5 * i * (-1) ** i for i in range(BLOCK + 2)]
     yield [0.0] * (BLOCK + 2)
@@ -281,7 +282,7 @@ def two_levels() -> Iterator[dict[str, Any]]:
 
 
 def original_formats() -> Iterator[dict[str, Any]]:
-    """Yields formats with one level of scales that follow the arithmetic of other implementations,
+    """Yields formats with block scales alone that follow the arithmetic of other implementations,
     such as microxcaling."""
     for element in ("e4m3fn", "e5m2", "e2m1"):
         of = {"element": element}

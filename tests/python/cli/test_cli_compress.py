@@ -224,8 +224,8 @@ def test_an_array_of_all_ranks_is_one_tensor(capsys, tmp_path):
 
 
 def test_a_time_of_encoding_leaves_out_the_fastest_decoding(monkeypatch):
-    """The measured encoding also decodes the values, so the reported time of encoding excludes a
-    decoding. Here 10 s minus the fastest of three decodings, 4 s, gives 6 s."""
+    """Encoding is timed together with one decoding, whose time is then subtracted. Here 10 s minus
+    the fastest of three decodings, 4 s, gives 6 s."""
     seconds = iter([0, 10, 20, 29, 30, 34, 40, 46])
     monkeypatch.setattr(compression.time, "perf_counter", lambda: next(seconds))
     figures, _ = compression.measured("e4m3", range(1), np.ones(4, np.float32))

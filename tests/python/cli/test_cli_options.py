@@ -20,7 +20,8 @@ from cpd.cli import options as opt
 from cpd.cli.options import integers, texts
 
 OWN = {"--a", "--b", "--c", "-h", "--help"}
-"""Options that may take another kind of value in each command: a formula's operands, and help."""
+"""Options that may take another kind of value in each command: the operands of a formula such as
+a * b + c, and help."""
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -81,8 +81,9 @@ def test_shift_and_sums_equal_exact_rationals(wire, sums, result, order, group_s
 
 @pytest.mark.parametrize("wire", ["e3m0", "e2m1"])
 def test_four_bits_of_64_workers_sum_in_fp32(wire):
-    """Four-bit formats can send DiLoCo's outer gradients of 64 workers, if sums are in fp32. The
-    APS paper's scale leaves room in the format for sums of 64 ranks; it makes all values zero."""
+    """With CPD's scale, four-bit formats can send DiLoCo's outer gradients of 64 workers if sums
+    are in fp32. The APS paper's scale leaves room for sums of 64 ranks in the format, which makes
+    all values zero."""
     random = np.random.default_rng(0)
     ranks = [[random.standard_normal(500).astype(np.float32)] for _ in range(64)]
     exact = np.sum([rank[0] for rank in ranks], axis=0, dtype=np.float64)

@@ -43,8 +43,8 @@ def first(world, function, **options):
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 8])
 def test_all_reduce_is_the_virtual_ranks(world):
-    """An all-reduce over threads gives the virtual ranks' bits, for all orders, exchanges and
-    groups. Formats, accumulators and scalings are random; inputs include NaN and infinity."""
+    """An all-reduce over threads has simulate_all_reduce's bits, for all orders, exchanges and
+    group sizes. Formats, accumulators and scalings are random; inputs include NaN and infinity."""
     count = (2 if world < 5 else 1) * len(comm_cases.ways(world))
     assert len(first(world, lambda c: comm_cases.compare(c, 0, count), chunk=4096)) == 1
 

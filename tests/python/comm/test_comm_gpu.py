@@ -43,8 +43,8 @@ def _gpu() -> None:
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_all_reduce(world: int) -> None:
-    """An all-reduce over threads of one process gives the virtual ranks' bits in every order,
-    exchange and group."""
+    """An all-reduce over threads of one process has the bits of simulate_all_reduce (virtual
+    ranks), for all orders of summation, exchanges of messages and group sizes."""
     sizes = (5000, 0, 1, 33, 70_001)
     with cpd.comm.local(world, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
@@ -181,8 +181,8 @@ def test_a_torch_group_with_nccl() -> None:
 
 @pytest.mark.parametrize("world", [1, 3, 8])
 def test_virtual_ranks(world: int) -> None:
-    """simulate_all_reduce sums on the layers' device, and gives the bits and reports of layers on
-    the CPU."""
+    """simulate_all_reduce sums layers on a GPU there. The sums have the same bits as sums on the
+    CPU, and the reports are equal."""
     sizes = (3000, 0, 33)
     for index in few_on_cpu(range(2 * len(comm_cases.ways(world))), world):
         spec, step = comm_cases.spec_at(world, index)
@@ -249,8 +249,8 @@ CODECS = [*WITH_KERNELS, *ROUNDED, "mxfp8", "uniform"]
 
 @pytest.mark.parametrize("text", CODECS)
 def test_codecs(text: str) -> None:
-    """Codecs give the CPU's values over virtual and real ranks. The codecs include codecs of
-    columns along another axis, and codecs with states."""
+    """Codecs give the same values on a GPU as on the CPU, over virtual and real ranks. Some encode
+    a matrix by columns (`axis=0`), and some keep a state from call to call."""
     spec = cpd.Reduce(text)
     layers = [[torch.randn(6, 8), torch.randn(5)] for _ in range(3)]
     states = [cpd.compress.States(), cpd.compress.States()]

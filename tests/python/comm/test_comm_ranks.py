@@ -29,12 +29,12 @@ EXCHANGES = ("ring", "hierarchical", "gather")
 TIMEOUT = 5.0
 """The timeout, in seconds on an idle machine, of tests in which ranks are lost."""
 ROOM = 40.0
-"""After the timeout, a rank must report the loss within this number of seconds on an idle
+"""After the timeout, a rank must report the lost ranks within this number of seconds on an idle
 machine."""
 
 
 def also(transport: str, *worlds: int) -> list[Any]:
-    """Returns pytest parameters with these numbers of ranks, marked for the exhaustive tier."""
+    """Returns a pytest parameter for each number of ranks in `worlds`, for the exhaustive tier."""
     return [pytest.param(transport, world, marks=EXHAUSTIVE) for world in worlds]
 
 
@@ -46,8 +46,9 @@ def also(transport: str, *worlds: int) -> list[Any]:
     ("transport", "world"), [*also("mpi", 2, 4), ("mpi", 3), *also("gloo", 2), ("gloo", 4)]
 )
 def test_bits(transport: str, world: int) -> None:
-    """All-reduces over processes give the virtual ranks' bits, for all orders, exchanges and
-    groups. All ranks have the same hash. Mismatches and refusals raise the expected errors."""
+    """All-reduces over processes have the bits of simulate_all_reduce (virtual ranks), for all
+    orders of summation, exchanges of messages and group sizes. All ranks have the same sums.
+    Calls that differ between ranks or that ranks refuse raise the expected errors."""
     ways = len(comm_cases.ways(world))
     ranks = spawn_ranks(transport, world, "comm_cases:every_check", 2 * ways, chunk=2048)
     for rank in ranks:
@@ -66,8 +67,8 @@ def test_bits(transport: str, world: int) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("transport", "world"), [("mpi", 3), ("gloo", 2), *also("gloo", 3)])
 def test_messages_of_any_size(transport: str, world: int) -> None:
-    """A codec of run lengths, whose messages vary in size, gives the virtual ranks' bits in all
-    orders, exchanges and groups."""
+    """A codec of run lengths, whose messages vary in size, gives the bits of simulate_all_reduce
+    (virtual ranks) for all orders of summation, exchanges of messages and group sizes."""
     for rank in spawn_ranks(transport, world, "comm_cases:any_size", chunk=2048):
         assert rank.result == []
 
@@ -75,7 +76,8 @@ def test_messages_of_any_size(transport: str, world: int) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(("transport", "world"), [*also("mpi", 3), ("gloo", 3)])
 def test_scaled_formats(transport: str, world: int) -> None:
-    """Scaled formats give the virtual ranks' bits in all orders, exchanges and groups."""
+    """Sums in scaled formats have the bits of simulate_all_reduce (virtual ranks), for all orders
+    of summation, exchanges of messages and group sizes."""
     for rank in spawn_ranks(transport, world, "comm_cases:scaled", chunk=2048):
         assert rank.result == []
 
@@ -90,8 +92,9 @@ def test_scaled_formats(transport: str, world: int) -> None:
     ],
 )
 def test_codecs(transport: str, world: int, of: int) -> None:
-    """Every codec gives the virtual ranks' bits and states, with the exchanges "owner" and
-    "gather", with and without groups. Each codec is tested with one in `of` combinations."""
+    """Every codec has the sums and states of simulate_all_reduce (virtual ranks), with the
+    exchanges "owner" and "gather", with and without groups. Each codec is tested with every
+    `of`-th combination of order, exchange and group size."""
     for rank in spawn_ranks(transport, world, "comm_cases:codecs", of, chunk=2048):
         assert rank.result == []
 
@@ -280,16 +283,16 @@ def check_rank(spawned: Spawned, rank: int, plan: list[Fault], until: int, limit
 
 
 def seen_in(phase: str) -> tuple[str, ...]:
-    """Returns the phases in which other ranks may be while one rank is in `phase`. Chunks overlap,
-    so ranks can be in different phases."""
+    """Returns the phases of an all-reduce in which other ranks may be while one rank is in `phase`.
+    Ranks work on several chunks at once, so they can be in different phases."""
     return PHASES[2:] if phase in PHASES[2:] else (phase,)
 
 
 def plan_of(
     kinds: list[str], phases: list[str], shift: int, exchange: str = "owner"
 ) -> list[Fault]:
-    """Returns a plan of faults, one for each kind and phase. The victim's rank varies from fault to
-    fault."""
+    """Returns faults to inject one after another: the n-th has the n-th of `kinds` and occurs in
+    the n-th of `phases` of an all-reduce. The rank that fails varies."""
     plan = []
     for number, (kind, phase) in enumerate(zip(kinds, phases, strict=True)):
         world = len(kinds) + 2 - number
@@ -302,8 +305,8 @@ def plan_of(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("turn", [0, *(pytest.param(n, marks=EXHAUSTIVE) for n in (1, 2))])
 def test_lost_ranks(transport: str, turn: int) -> None:
-    """The test's three runs (`turn`) together try every kind of fault in every phase. The first run
-    alone tries each phase once and each kind at least once."""
+    """The test's three runs (`turn`) together try every kind of fault in every phase of an
+    all-reduce. The first run alone tries each phase once and each kind at least once."""
     kinds = [KINDS[(turn + number) % 3] for number in range(5)]
     check_faults(transport, plan_of(kinds, list(PHASES), turn))
 
@@ -324,7 +327,7 @@ def test_lost_ranks_three_times(transport: str, kind: str, phase: str) -> None:
 @pytest.mark.parametrize("exchange", EXCHANGES)
 def test_lost_ranks_of_other_exchanges(transport: str, turn: int, exchange: str) -> None:
     """For each of the exchanges ring, hierarchical and gather, the test's three runs (`turn`)
-    together try every kind of fault in every phase."""
+    together try every kind of fault in every phase of an all-reduce."""
     phases = [p for p in PHASES if exchange != "gather" or p != "gather"]  # gather lacks it
     kinds = [KINDS[(turn + number) % 3] for number in range(len(phases))]
     check_faults(transport, plan_of(kinds, phases, turn + 1, exchange))

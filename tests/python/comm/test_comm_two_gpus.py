@@ -43,8 +43,8 @@ def from_(device: str, layers: list[torch.Tensor]) -> list[Any]:
 
 
 def test_ranks_with_a_gpu_each() -> None:
-    """Ranks that are threads, each with layers on its own GPU, give the virtual ranks' bits. The
-    first GPU is torch's current device in every thread."""
+    """Ranks that are threads, each with layers on its own GPU, get the bits of simulate_all_reduce
+    on the CPU. The first GPU is torch's current device in every thread."""
     with cpd.comm.local(2, timeout=scaled(60), chunk=4096) as group:
         for index in few_on_cpu(range(2 * len(comm_cases.ways(2))), 1):
             spec, step = comm_cases.spec_at(2, index)

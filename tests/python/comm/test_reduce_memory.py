@@ -68,7 +68,8 @@ def grown(world, size, order, scheme, group, aps):
 )
 @pytest.mark.parametrize("group", [0, 2])
 def test_memory(order, scheme, group):
-    """Peak memory grows by at most four times one rank's values plus 64 MiB, with all options."""
+    """simulate_all_reduce increases the process's peak memory by at most four times the bytes of
+    one rank's values plus 64 MiB."""
     size = 10_000_000
     assert grown(4, size, order, scheme, group, aps=True) <= 4 * 4 * size + (64 << 20)
 

@@ -71,8 +71,8 @@ def test_sums_of_casts(q, order):
 
 @pytest.mark.parametrize("q", FORMATS)
 def test_ranks_and_cost(q):
-    """Threads that send small chunks of odd size give the virtual ranks' bits, and send the number
-    of bytes that `cost` predicts."""
+    """Ranks that are threads and send small chunks get the bits of simulate_all_reduce. They send
+    and receive the number of bytes that `cost` predicts."""
     ranks = gradients(4)
     sizes = [x.size for x in ranks[0]]
     for way in (

@@ -122,9 +122,9 @@ def test_a_communicator_gives_the_same(in_place):
 
 
 def test_out_must_be_as_many_as_the_names():
-    """`out` must have one tensor for each name in `names`. A schedule reduces some layers by one
-    spec, some by another. The error occurs even if `out` has a tensor for each layer of one
-    spec."""
+    """A call raises an error unless `out` has one tensor for each name in `names`. A schedule
+    reduces some layers by one spec, some by another; `out` with a tensor for each layer of one
+    spec alone is refused, too."""
     layers = contributions(1)[0]
     schedule = cpd.Schedule(STOCHASTIC, exempt=["*.bias"])
     blank = [np.full_like(layer, 7) for layer in layers]

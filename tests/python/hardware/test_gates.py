@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the cost model `cpd-2026`: gate counts that are derived by hand, and the order in which the
-model ranks units."""
+"""Tests the cost model `cpd-2026`: gate counts that are derived by hand, and the order of formats
+and accumulators by gate count."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def parts(*given):
 
 
 def test_counted_by_hand():
-    # The first unit rounds a product of 4 × 4 bits and adds it in fp32. The aligner of 24 + 3
-    # bits has five stages of shifts, and exchanges the operands. The adder adds and negates.
-    # Normalizers of fp32's width normalize the sum and the 8-bit product. The exponent logic adds
-    # the operands' exponents, aligns, and rounds twice.
+    # An e4m3 multiplier with an fp32 adder rounds a product of 4 × 4 bits and adds it. The aligner
+    # of 24 + 3 bits has five stages of shifts, and exchanges the operands. The adder adds and
+    # negates. Normalizers of fp32's width normalize the sum and the 8-bit product. The exponent
+    # logic adds the operands' exponents, aligns, and rounds twice.
     rounded = (27 + 2 * 27 * 5 + 24) + (25 + 2 * 25 * 5 + 24)
     exponents = 5 + 2 * 9 + 2 * 3 * 10
     assert parts("e4m3", "fp32") == (16, 27 * 7, 54, rounded, exponents, 0)
@@ -49,8 +49,8 @@ def test_counted_by_hand():
         (16 * 5 + 3 * 16 * 6 + 2 * 10 + 3 * 10) / 16,
         0,
     )
-    # Integers have no exponents except the sum's. In sign and magnitude, the significand excludes
-    # the sign bit.
+    # Integer operands have no exponents; their fp32 sum has one. In sign and magnitude (sm8), the
+    # significand excludes the sign bit.
     assert parts("int8", "fp32 fma")[0] == 64
     assert parts("sm8", "fp32 fma")[0] == 49
     assert parts("int8", "fp32 fma")[4] == 18 + 30

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that formats, flags, units and cases are as HARDWARE.md documents them. The expected
-numbers are derived by hand."""
+"""Tests that formats, flags, matrix units and the coverage of test vectors are as HARDWARE.md
+documents them. The expected numbers are derived by hand."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from cpd.hardware.probing.rules import Known
 from patience import scaled
 
 DEEP = 128
-"""The number N of products after which some units promote the sum to a wider format. Dot products
-of length 2 N reveal this."""
+"""The number N of products after which some matrix units add their sum to a sum in a wider format.
+Dot products of length 2 N reveal this."""
 
 
 def hidden(acc: cpd.Accumulator, c: str | None = "fp32", k: int = 32, seed: int = 0) -> Probed:
@@ -51,8 +51,8 @@ def differences(found: Probed, acc: cpd.Accumulator, seed: int = 99) -> int:
 
 
 def outputs() -> list[tuple[str, str]]:
-    """Returns every preset with each of its output formats. Of several presets with the same rule,
-    only the first is returned."""
+    """Returns every preset matrix unit with each of its output formats. Of several presets that
+    compute alike, only the first is returned."""
     found: dict[str, tuple[str, str]] = {}
     for name in cpd.Accumulator.named():
         for output in ("fp32", "fp16"):

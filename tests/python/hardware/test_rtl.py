@@ -28,7 +28,7 @@ FEW = {"directed": True, "random": 40}
 
 
 def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
-    """Returns test vectors of one block of the matrix unit of a preset."""
+    """Returns test vectors of the preset matrix unit `name`, for one block of its products."""
     accumulator = cpd.Accumulator(output, scheme=name)
     assert accumulator.form == "unit"
     operation = "block_fma" if accumulator.scale is None else "mma"
@@ -36,7 +36,8 @@ def unit(name: str, output: str = "fp32", **lines: Any) -> Any:
 
 
 def of(unit: str, operation: str = "block_fma") -> Any:
-    """Returns test vectors of one block of a matrix unit. `unit` has the unit's options as text."""
+    """Returns test vectors of a matrix unit, for one block of its products. The text `unit` has the
+    options of the matrix unit."""
     accumulator = cpd.Accumulator(f"fp32 block_fma {unit}")
     assert accumulator.form == "unit"
     formats = str(accumulator.a), str(accumulator.b), "fp32"
@@ -44,8 +45,8 @@ def of(unit: str, operation: str = "block_fma") -> Any:
 
 
 def passes(folder: Path, vectors: Any, simulator: str = "icarus") -> int:
-    """Simulates a test bench, asserts that it passes, and returns the number of lines that were
-    compared."""
+    """Simulates a test bench, asserts that it passes, and returns the number of test vectors that
+    were compared."""
     failed, count, said = run(write_testbench(vectors, folder, SOURCES), simulator)
     assert failed == 0, said
     assert count == vectors.count

@@ -312,7 +312,8 @@ def test_the_examples_of_help_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_signal_of_a_unit_has_a_meaning(tmp_path: Path) -> None:
-    """The SystemVerilog package and HARDWARE.md explain every inner signal."""
+    """The SystemVerilog package of a matrix unit's test vectors and HARDWARE.md explain every inner
+    signal (intermediate result) of the unit."""
     vectors = make_vectors("block_fma", accumulator="h100-fp16", random=3)
     vectors.write(tmp_path / "x.hex")
     text = (tmp_path / "x_pkg.sv").read_text()

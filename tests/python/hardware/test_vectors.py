@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests vectors of element-wise operations: values and flags are compared with rational numbers,
-and the expected lines must exist."""
+"""Tests vectors of element-wise operations. Values and flags are compared with rational numbers,
+and random operands with operands that Python makes one by one."""
 
 from __future__ import annotations
 

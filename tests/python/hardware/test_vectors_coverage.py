@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that coverage distinguishes cases that cannot happen from cases that the test vectors do
-not reach."""
+"""Tests the coverage of test vectors. It distinguishes cases (such as an infinite result) that
+cannot happen from cases that the vectors do not reach."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def counted(made: Vectors) -> Counter[str]:
     ],
 )
 def test_cases_that_no_input_has(operation: str, formats: Any, how: dict[str, Any]) -> None:
-    """`cannot_happen` names exactly the cases that no line has in a file of all inputs. It returns
-    the same names if it gets a count of zero for every case."""
+    """`cannot_happen` names the cases, such as an infinite result, that no input gives: exactly
+    those missing in a file of all inputs. It names the same if all cases have a count of zero."""
     every = make_vectors(operation, formats, exhaustive=True, **how)
     counts = counted(every)
     never = {name for name, count in counts.items() if count == 0}

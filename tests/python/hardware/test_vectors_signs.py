@@ -78,8 +78,8 @@ def test_the_sign_of_a_sum_of_zeros(
 
 @pytest.mark.parametrize("preset", ["h100-fp16", "v100", "turing-fp16"])
 def test_a_block_that_rounds_to_zero_is_positive(preset: str) -> None:
-    """A block whose sum rounds to zero gives +0, even if the sum is negative. Here a single
-    negative product lies below half of fp16's least number."""
+    """If a matrix unit's sum of a block of products rounds to zero, the result is +0, even for a
+    negative sum. Here a single negative product lies below half of fp16's least number."""
     unit = cpd.Accumulator(preset)
     assert unit is not None
     accumulator = cpd.Accumulator("fp16", scheme=preset)

@@ -88,8 +88,8 @@ def each_step(f: cpd.Format, every: dict[str, Any]) -> dict[str, Any]:
 def test_an_integer_accumulators_c_and_results_are_integers(
     formats: Any, text: str, length: int
 ) -> None:
-    """With an integer accumulator, c and the result are integers. Python's integers give the same
-    sums from the codes."""
+    """With an integer accumulator, the addend c and the result are integers. Python's integers give
+    the same sums from the codes."""
     made = make_vectors("dot", formats, accumulator=text, length=length, directed=True, random=300)
     acc = cpd.Accumulator(text)
     width, unit = acc.width, Fraction(2) ** -acc.fraction
@@ -183,7 +183,8 @@ def signed(value: int, bits: int) -> int:
 
 
 class Block:
-    """The inner signals of one block of products, in one test vector, as integers."""
+    """The inner signals (intermediate results) of a matrix unit for one block of products in one
+    test vector, as integers."""
 
     def __init__(self, made: Vectors, every: dict[str, Any], line: int, block: int) -> None:
         fields = {field.name: field for field in made.rule.fields}
@@ -314,8 +315,8 @@ def check_rounded(unit: Any, exact: Fraction, code: Any) -> bool:
 
 
 def test_blocks_follow_each_other() -> None:
-    """A unit adds a long dot product block by block: each block is added to the sum of the block
-    before. The first block is added to c."""
+    """A matrix unit adds a long dot product block by block: each block of products is added to the
+    sum of the block before. The first block is added to the addend c."""
     made = make_vectors("block_fma", accumulator="v100", length=12, random=200)
     every = columns(made)
     sums = values_of(cpd.Format("fp32"), every["block_sum"])
@@ -341,8 +342,9 @@ def test_promotion_adds_the_units_sum() -> None:
 
 
 def test_a_unit_by_its_rule() -> None:
-    """A user-defined matrix unit computes by its rule. It differs from all presets in the operand
-    format, block length and fraction bits. c is aligned with the products or added separately."""
+    """A user-defined matrix unit computes as its options say. They differ from all presets' in
+    operand format, block length and fraction bits. The unit aligns the addend c with the products,
+    or adds c separately."""
     for separate in (False, True):
         unit = cpd.Accumulator(
             a="e5m2",
@@ -402,8 +404,9 @@ def test_units_without_a_trace_have_results_alone(name: str, kind: str, tmp_path
 
 
 def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
-    """If a matrix unit does not align the products and c, its vectors have no inner signals, and
-    tests/rtl has no module for it. The test bench then fits a module that outputs only a result."""
+    """If a matrix unit does not align the products and the addend c, its vectors have no inner
+    signals, and tests/rtl has no module for it. The test bench then fits a module that outputs only
+    a result."""
     made = make_vectors("block_fma", accumulator="cdna3-fp16", random=5)
     with pytest.raises(ValueError, match="units that align products and c"):
         unit_of(made.head, made.rule.fields)
@@ -419,8 +422,8 @@ def test_units_without_a_trace_and_modules(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [1, 2])
 def test_all_sums_of_integers(length: int) -> None:
-    """In every line, the result equals a sum in Python's integers, modulo 2^3. The sum adds
-    products of two-bit operands to c; c and the result have three bits."""
+    """In every test vector, the result equals a sum in Python's integers, modulo 2^3. The sum adds
+    products of two-bit operands to the addend c; c and the result have three bits."""
     made = make_vectors("dot", "int2:full", accumulator="int3", length=length)
     seen = set()
     for batch in made.batches():
@@ -436,8 +439,8 @@ def test_all_sums_of_integers(length: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
-    """For each lane and each sign, a directed test vector has an infinite product in this lane
-    alone, with c = 0. In other directed vectors, c is the opposite infinity."""
+    """For each product of a block and each sign, a directed test vector has an infinity in this
+    product alone, and an addend c of 0. In other directed vectors, c is the opposite infinity."""
     made = make_vectors("block_fma", accumulator="h100-fp16", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("fp16"), lines[name]) for name in "ab")
@@ -452,8 +455,8 @@ def test_infinite_products_of_either_sign_are_in_each_lane(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 9])
 def test_zeros_with_a_scale_that_is_nan(seed: int) -> None:
-    """In some directed test vectors, all products and c are zero, but a's or b's scale is NaN. The
-    result is then NaN."""
+    """In some directed test vectors, all products and the addend c are zero, but the scale of
+    operand a or b is NaN. The matrix unit's result is then NaN."""
     made = make_vectors("mma", accumulator="rtx-blackwell-mxfp8", directed=True, seed=seed)
     lines = columns(made)
     a, b = (values_of(cpd.Format("e4m3fn"), lines[name]) for name in "ab")

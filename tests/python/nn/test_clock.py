@@ -188,7 +188,7 @@ CASES = {
     frozen_trunk: 3,
     within_a_call: 3,
 }
-"""Maps each way to train to the number of steps that the model has counted after three calls."""
+"""Maps each way to train to the number of steps that the model has counted after three rounds."""
 
 
 @RECIPES

@@ -416,8 +416,8 @@ def test_the_bias_under_transforms_with_native_sums():
 
 @pytest.mark.parametrize("sums", ["native", "fp32"])
 def test_double_backward(sums):
-    """The second derivative equals torch's derivative with the cast weight, up to the order of
-    sums."""
+    """Second derivatives of a converted linear layer equal second derivatives of torch's linear
+    function with the cast weight, up to the order of sums."""
     layer = nn.Linear(4, 4)
     weight = cpd.cast(layer.weight.detach(), "e4m3fn").requires_grad_()
     plain = lambda x: F.linear(x, weight, layer.bias.detach())  # noqa: E731

@@ -62,7 +62,8 @@ HEAD = ROWS * WIDTH * 3
 MATRICES = 2 * (2 * BATCH * LENGTH * LENGTH * WIDTH)
 EMULATED = 3 * (EMBED + LINEARS + HEAD) - EMBED
 """The number of emulated multiply-accumulates of a training step. A layer's product counts three
-times, but EMBED twice, because the gradient of the model's input is not computed."""
+times. The first layer's (EMBED) counts twice, because the gradient of the model's input is not
+computed."""
 ALL = EMULATED + 3 * MATRICES
 
 

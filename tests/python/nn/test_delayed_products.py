@@ -78,7 +78,7 @@ def columns(state):
 
 def check(module, inputs, products, forward, of_attention=0, model=None):
     """Asserts that a converted module, alone or within a model, equals the module written by
-    hand in all steps. The state of the last `of_attention` products is in
+    hand in all steps. The last `of_attention` products belong to attention; their state is in
     `cpd_delayed.attention`."""
     hand, model = Hand(module, products, forward), model or module
     report = cpd.convert(model, HOW, coverage=False)

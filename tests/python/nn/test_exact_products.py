@@ -107,8 +107,8 @@ CASES = [
 @pytest.mark.few("", 8)
 @pytest.mark.parametrize(("name", "mode"), CASES)
 def test_a_linear_layer_rounds_exact_products_once(name, mode):
-    """A linear layer rounds each exact product sum once. In the mode `autocast32`, the input
-    arrives in float32."""
+    """A linear layer rounds each exact product sum once, in bfloat16, in float16 and under
+    autocast. With `autocast32`, autocast gets the input in float32."""
     recipe, autocast = RECIPES[name], mode.startswith("autocast")
     half = torch.float16 if mode == "float16" else torch.bfloat16
     own = torch.float32 if autocast else half

@@ -49,7 +49,8 @@ def taken_by(given):
 
 
 def rounded(x, given, dim):
-    """Casts an operand. A block of a scaled format lies along the dimension that the GEMM sums."""
+    """Casts an operand of a GEMM. The blocks of a scaled format lie along `dim`, over which the
+    GEMM sums."""
     to = cpd.Cast(given)
     x = x.transpose(dim, -1).contiguous()
     return cpd.cast(x, to).transpose(dim, -1)

@@ -27,7 +27,7 @@ PLAIN = cpd.Recipe("native")
 
 
 def by_hand(x, spec, purpose, stream=0):
-    """Casts `x` with the random stream of a purpose."""
+    """Casts `x` as a layer does, with the random stream that the layer uses for `purpose`."""
     tagged = (stream ^ stream_tag(Purpose[purpose])) % 2**64
     how = cpd.Cast(spec.format, rounding=spec.rounding, random_bits=spec.random_bits)
     return cpd.cast(x, how, seed=3, stream=tagged)

@@ -51,7 +51,7 @@ def test_nothing_to_lose(x):
 
 
 def seen(model, run, role, layer, **options):
-    """Returns the rows that the observer has recorded for one tensor of a layer."""
+    """Returns the rows of an observer's table that describe one tensor of a layer."""
     with cpd.observe(model, **options) as watch:
         run(model)
     return [row for row in watch if (row.role, row.layer) == (role, layer)]
@@ -527,8 +527,8 @@ def test_a_converted_models_coverage_comes_first():
 
 
 def test_a_rule_exempts_a_layer():
-    """`what_if` names recipes to try. If a rule of such a recipe leaves a layer to torch, the
-    layer's rows name the rule and state no loss."""
+    """`what_if` names recipes to try. If a rule of such a recipe leaves a layer to torch, the rows
+    of the observer's table on this layer name the rule and state no error of a cast."""
     model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
     rules = cpd.Recipe("native", activation="e4m3fn", rules=[("last 1", None)])
     watch = cpd.observe(model, every=1, what_if={"ruled": rules})

@@ -66,7 +66,7 @@ LARGEST = {
 @pytest.mark.parametrize("dtype", LARGEST)
 def test_scales_of_tiny_blocks_follow_from_the_operands_type(dtype):
     """TransformerEngine's largest multiplier depends on the input's dtype. All values here are
-    subnormal in bfloat16. Every path by which a layer casts an operand gives cpd.cast's values."""
+    subnormal in bfloat16. All functions by which layers cast operands give cpd.cast's values."""
     codes = torch.randint(1, 128, (8, 32), generator=torch.Generator().manual_seed(5))
     x = codes.to(torch.int16).view(torch.bfloat16).to(dtype)
     rows = [[Fraction(v) for v in row] for row in x.double().tolist()]

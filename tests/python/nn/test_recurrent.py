@@ -218,8 +218,8 @@ def used(results, which):
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
     """With torch's own sums ("native"), one direction of a layer is one autograd node. Its results
-    and gradients have the bits of a loop over time steps. This holds for each choice of results
-    that the loss uses, and for batches or sequences of length one."""
+    and gradients have the bits of a loop over time steps. This holds whether the loss uses the
+    output, a last state or all results, and for batches or sequences of length one."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, **options), cpd.Recipe(recipe)
@@ -252,8 +252,8 @@ def test_native_sums_in_one_node_have_the_loops_bits(kind, recipe, at_once):
 @pytest.mark.parametrize("kind", [*KINDS, "projected"])
 def test_packed_sequences_in_one_node_have_the_loops_bits(kind, at_once):
     """One direction of a layer over packed sequences is one autograd node, with the bits of a loop
-    over time steps. The test covers both directions, each choice of results that the loss uses, and
-    gradients that are zeros of either sign."""
+    over time steps. The test covers both directions, losses of the output, of a last state or of
+    all results, and gradients that are zeros of either sign."""
     options = {"proj_size": 9} if kind == "projected" else {}
     kind = "lstm" if options else kind
     layer, how = wide_layer(kind, bidirectional=True, **options), cpd.Recipe(FORMATS[0])

@@ -132,8 +132,8 @@ def test_a_forward_without_products_worries_nobody():
 
 
 def test_a_note_names_what_a_step_has_had():
-    """A layer that a rule leaves to torch has a row in the report. No note names the layer
-    again."""
+    """The report lists a layer that a rule leaves to torch. The note about products outside layers
+    does not name this layer."""
 
     class Outer(nn.Module):
         def __init__(self, inner):

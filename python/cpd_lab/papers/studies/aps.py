@@ -61,7 +61,7 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 In a label, 'loss/N' says that each node's loss is divided by the number of nodes before the
 backward pass, as the authors' code does. With N = 8 nodes, gradients are then 8 times smaller, and
-(4,3) turns more of them into zero.
+rounding to e4m3 turns more of them into zero.
 """
 
 
@@ -91,10 +91,10 @@ def _judge4(measured: Measured) -> list[Finding]:
 
 
 def _judge_model(measured: Measured, name: str) -> list[Finding | None]:
-    """Judges table 4's claims: 8 bits with APS keep fp32's accuracy; 4 bits train with APS alone.
+    """Judges what table 4 of the APS paper claims on accuracies of trainings on CIFAR-10.
 
-    Two further claims are on sums without APS: DavidNet diverges in (4,3), and ResNet-18 loses
-    accuracy in both 8-bit formats.
+    With APS, sums in 8 bits keep fp32's accuracy and sums in 4 bits train. Without APS, sums in 4
+    bits do not train, DavidNet diverges in e4m3, and ResNet-18 loses accuracy in 8 bits.
     """
     quote = name.split()[0]
     with_aps = [
@@ -218,10 +218,10 @@ _ROWS6: dict[str, dict[str, Any]] = {
     },
     _HYBRID: {"reduce": f"e4m3 aps {_GROUPED}", "last_layer_fp32": True},
 }
-"""Maps the labels of table 6's rows to the options of their trainings.
+"""Maps the labels of the APS paper's table 6 to the options of the trainings.
 
-The last layer is summed in fp32, as in the paper. Table 7 compares some of these trainings with
-trainings whose last layer is summed in 8 bits.
+The last layer is summed in fp32, as in the paper. The paper's table 7 compares some of these
+trainings with trainings whose last layer is summed in 8 bits.
 """
 _GROUPS = (4, 16, 32, 64, 256)
 _ROWS8 = {
@@ -373,9 +373,10 @@ def _grouped(label: str, size: int) -> str:
 
 
 def _judge9(measured: Measured) -> list[Finding]:
-    """Judges table 9's claims: groups of 16 have a smaller round-off error than other group sizes.
+    """Judges what table 9 of the APS paper claims on the round-off of sums by group size.
 
-    The judged layer is the first convolution, as in the paper.
+    Groups of 16 ranks have a smaller error than groups of other sizes. The judged layer is the
+    first convolution, as in the paper.
     """
     seeds = measured.seeds.get(_FIRST, 0)
     n256, n16 = (measured.range(_grouped(_FIRST, n), runs=_FIRST) for n in (256, 16))
@@ -478,9 +479,9 @@ _MOST_DRAWN = 8
 
 
 def _spread_out(by_layer: dict[str, Any]) -> dict[str, Any]:
-    """Returns the entries of `by_layer` for up to 8 weight tensors, without biases.
+    """Returns the histograms of up to 8 weight tensors, from the histograms of all layers.
 
-    The chosen tensors are evenly spread from the first to the last layer.
+    The chosen tensors are evenly spread from the first to the last layer. Biases are left out.
     """
     names = [name for name in by_layer if name.endswith("weight")]
     last, most = len(names) - 1, min(len(names), _MOST_DRAWN)

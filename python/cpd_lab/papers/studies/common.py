@@ -13,9 +13,10 @@ from cpd_lab.papers.study import Cell, Found, Results, Spread, Table
 def over_seeds(
     kind: str, rows: Mapping[str, Mapping[str, Any]], seeds: int, minutes: float, **shared: Any
 ) -> list[Cell]:
-    """Returns a cell (one measurement) for each row and each seed 0 … seeds - 1.
+    """Returns a cell (one measurement) for each label in `rows` and each seed 0 … seeds - 1.
 
-    `rows` maps a label to the options of one row. Those options take precedence over `shared`.
+    `rows` maps the label of a table's row to the options of its measurements. Those options take
+    precedence over `shared`.
     """
     return [
         Cell(kind, {**shared, **own, "seed": seed}, label, minutes)

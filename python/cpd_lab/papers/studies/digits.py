@@ -20,7 +20,7 @@ _NETWORKS: dict[str, dict[str, Any]] = {
 }
 """Maps a network's name to the options of its training.
 
-The network with 6 hidden layers is the demo's. It is so deep that rounding to (4,3) turns its
+The network with 6 hidden layers is the demo's. It is so deep that rounding to e4m3 turns its
 gradients into zeros.
 """
 _WIRES = ("fp32", *CODECS)

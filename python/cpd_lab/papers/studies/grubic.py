@@ -174,9 +174,10 @@ def _draw_buckets(results: Results) -> Shown:
 
 
 def _judge_buckets(measured: Measured) -> list[Finding]:
-    """Judges the paper's comparisons of QSGD, by bucket size, with fp32.
+    """Judges what Grubic et al. and the QSGD paper claim on bucket sizes and accuracy.
 
-    It also compares 1bitSGD* in buckets of 512 with 1bitSGD by columns.
+    QSGD, by bucket size, is compared with fp32. 1bitSGD in buckets (1bitSGD*) is compared with
+    fp32 and with 1bitSGD by columns.
     """
     return present([
         below(measured, "grubic.bucket", "4 bits with buckets of 8192 lose more than 0.6 points",

@@ -136,9 +136,9 @@ def _by_epoch(values: list[float]) -> tuple[list[float], list[float]]:
 
 
 def _best_split(measured: Measured) -> Finding | None:
-    """Judges whether M = 4 gives the best accuracy of all settings with c + M = 10.
+    """Judges whether the codec `uniform` is most accurate with M = 4, if c + M = 10.
 
-    The codec `uniform` estimates the entropy H of weights in 2^M bins and sends H + c bits a value.
+    The codec estimates the entropy H of weights in 2^M bins, and sends H + c bits a value.
     """
     splits = {m: measured.range(f"c = {10 - m}, M = {m}", _BEST) for m in (2, 3, 4, 5, 6, 8)}
     ranges = {m: best for m, best in splits.items() if best is not None}
@@ -179,9 +179,10 @@ def _bits(measured: Measured) -> Finding | None:
 
 
 def _correlation(measured: Measured) -> Finding | None:
-    """Judges the correlation over epochs of log(G + 1) and the entropy H, for each layer.
+    """Judges the claim that two figures are correlated over epochs, above 0.75 in every layer.
 
-    The correlations are means over seeds.
+    They are the weights' entropy and log(G + 1), where G is the RMS of the gradient. The judged
+    correlations are means over seeds.
     """
     texts = {name: measured.text(name, _CORRELATION) for name in _LAYERS}
     correlations = {name: float(text) for name, text in texts.items() if text is not None}

@@ -16,7 +16,7 @@ _WORKERS = (2, 4, 8, 16, 32, 64)
 _TOTAL = 64
 """The number of images in a training step, of all workers together."""
 _ITERATIONS = 10_000
-"""The number of steps of a training in the paper."""
+"""The number of steps of a training in the TernGrad paper."""
 
 
 # ---- figure 3: the number of workers -------------------------------------------------------------
@@ -89,7 +89,7 @@ _TABLE1: dict[str, Any] = {
     "dropout": 0.0,
     "last_layer_fp32": False,
 }
-"""The training options of table 1: the paper's learning rate and number of images.
+"""The training options of the TernGrad paper's table 1: its learning rate and number of images.
 
 768 epochs have the images of 300,000 steps of 128, or of 18,750 steps of 2048. The paper states no
 weight decay and no dropout. The paper keeps layers in floating point only in its larger networks,
@@ -98,7 +98,7 @@ so this training's last layer is not summed in fp32.
 _BATCHES = {2: 64, 8: 128, 16: 128}
 """Maps the number of workers to the images of one worker in a step.
 
-Table 1 gives the values for 2 and 16 workers, table 2 the value for 8 workers.
+The TernGrad paper's table 1 gives the values for 2 and 16 workers, its table 2 the value for 8.
 """
 _WIRES = {"float": "fp32", "TernGrad": "terngrad", "TernGrad, no clip": "terngrad clip=none"}
 
@@ -207,7 +207,7 @@ def _bound(measured: Measured) -> Finding | None:
 
 
 _FULLY_CONNECTED = "fc3.weight"
-"""CifarNet's first fully connected layer; it corresponds to AlexNet's fc6 in the paper."""
+"""CifarNet's first fully connected layer, in place of AlexNet's fc6 in the TernGrad paper."""
 
 
 def _zeros(measured: Measured) -> Finding | None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the demo on a small scale: its files, its HTML page, and that each of its rows can be
-repeated by a command."""
+"""Tests the demo on a small scale: its files, its HTML page, and that a command can repeat each
+result in its tables."""
 
 import json
 import os
@@ -91,8 +91,8 @@ def test_results_file(folder):
 
 
 def test_rows_of_codecs(demo, folder):
-    """results.json has a row for each codec. Its bytes are the size of node 0's last gradients,
-    encoded by the codec itself."""
+    """results.json has an entry for each codec. The entry's `bytes` are the size of node 0's last
+    gradients, encoded by the codec itself."""
     rows = json.loads((folder / "results.json").read_text())["codecs"]
     named = {row["wire"].split(" ")[0] for row in rows}
     assert named == {wire.split(" ")[0] for wire in CODECS}
@@ -259,7 +259,7 @@ def test_a_cell_that_is_missing_or_damaged(folder, capsys):
 
 
 def rewritten(path, change):
-    """Applies `change` to the body of a stored file, and updates the file's SHA-256 to match."""
+    """Applies `change` to the results in a file of `cpd demo`, and updates the file's SHA-256."""
     body = json.loads(path.read_text())["body"]
     change(body)
     path.write_text(json.dumps({"sha256": digest(body), "body": body}))

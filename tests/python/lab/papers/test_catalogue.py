@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests the list of the papers' rows: no row is missing, each row has a state, and the commands
-that rows name exist."""
+"""Tests papers.toml, the list of the papers' tables and figures (its rows): none is missing, each
+has a state, and the command that measures it exists."""
 
 import shlex
 import tomllib

@@ -155,8 +155,8 @@ def test_a_stored_judgement_follows_from_the_stored_tables(study):
 
 @pytest.mark.parametrize("study", STORED)
 def test_stored_tables_are_of_stored_cells(study):
-    """The stored summary has runs for every row that is not missing, and only runs that the study
-    defines."""
+    """A row of a stored table reads "not run" only if the stored summary has no run for it. The
+    summary has only runs that the study defines."""
     summary = STORED[study]
     cells = {cell.key: cell.label for cell in STUDIES[study].cells("small", 3)}
     assert {cell["key"]: cell["label"] for cell in summary["cells"]}.items() <= cells.items()
@@ -203,7 +203,8 @@ def test_tables_name_their_columns():
 
 
 def holds(study, rows, seeds=3):
-    """Returns a study's verdicts, by row and claim, for a table that has `rows`."""
+    """Judges a table whose entries are `rows`, by label. Returns the study's verdicts, by row of
+    papers.toml and claim."""
     tables = [Table("t", [" ", "accuracy, %"], [[label, text] for label, text in rows.items()])]
     measured = Measured(tables, dict.fromkeys(rows, seeds))
     return {(one.row, one.claim): one.holds for one in STUDIES[study].judge(measured)}
@@ -249,9 +250,9 @@ CLAIMS = {
         [(LOW, HIGH, True), (HIGH, LOW, False), ("49.5 (49.4 … 49.6)", "50.0", False)],
     ),
 }
-"""Claims to judge. An entry has the study, the row of papers.toml, the claim, and the labels of two
-rows of the study's table. Pairs of figures for these rows follow, each with the verdict that they
-must give."""
+"""Claims to judge. An entry has the study, the row of papers.toml, the claim, and labels of rows in
+the study's table. Tuples follow: a figure for each label, and the verdict that these figures must
+give."""
 
 
 @pytest.mark.parametrize(("study", "row", "claim", "labels", "cases"), CLAIMS.values(), ids=CLAIMS)

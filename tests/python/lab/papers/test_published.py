@@ -51,8 +51,8 @@ def by_wire(figure):
 
 
 def test_the_fit_of_mpi():
-    """Two constants are fitted to 24 published times with 32 bits. With them, the predicted times
-    of QSGD codecs are nearly as exact as the fitted times. The prediction for 1bitSGD is worse:
+    """A message's time and MPI's bandwidth are fitted to 24 published times in 32 bits. Times that
+    they predict for QSGD are nearly as exact as the fitted times. 1bitSGD's times are worse:
     its kernels take more time than its bytes save, and the model has no codec time for these
     GPUs."""
     found = fit("grubic-10")

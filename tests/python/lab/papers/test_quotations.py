@@ -22,7 +22,7 @@ needs_texts = pytest.mark.skipif(
 
 
 def places(quotation, near=None, value=None):
-    """Returns the sections and tables in which a quotation is found."""
+    """Returns the paper's sections, or its tables, in which a quotation is found."""
     paper = quotation.paper
     near = quotation.near if near is None else near
     found = paper_texts.found_at(paper, near, value or quotation.value)

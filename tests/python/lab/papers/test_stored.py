@@ -22,7 +22,8 @@ def figures(study, table, label):
 
 
 def ends(study, table, label):
-    """Returns the lowest and the highest figure over all seeds, from a row of a stored table."""
+    """Returns the lowest and the highest value over seeds of the first figure in row `label` of a
+    study's stored table."""
     stored = json.loads((ROOT / f"benchmarks/results/papers/{study}.json").read_text())
     (row,) = [row for row in stored["tables"][table]["rows"] if row[0] == label]
     low, high = re.search(r"\(([\d.]+) … ([\d.]+)\)", row[1]).groups()
@@ -51,7 +52,8 @@ ANSWERS = {
     "oland-weights": [(0, 1, ["fp32", "8 bits", "2 bits"])],
     "qsgd-lstm": [(0, 0, ["fp32", "4 bits", "2 bits"])],
 }
-"""For each study, the stored figures that papers.md quotes: index of table and column, rows."""
+"""For each study, the stored figures that papers.md quotes. A tuple has the index of a table, the
+index of a column of figures, and the labels of rows."""
 
 
 @pytest.mark.parametrize("study", ANSWERS)

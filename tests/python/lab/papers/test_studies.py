@@ -203,7 +203,8 @@ def test_the_hybrid_is_of_fp32_and_e4m3_with_the_last_layer_in_fp32():
     ],
 )
 def test_tables_are_those_of_the_paper(name, titles, papers):
-    """Each study shows one table for each table of the paper, with the paper's values."""
+    """A study shows one table for each table of its paper that it repeats, with the paper's
+    values."""
     tables = STUDIES[name].show(Results([])).tables
     assert len(tables) == len(titles)
     for table, title, values in zip(tables, titles, papers, strict=True):
