@@ -40,7 +40,10 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Golden vectors that a test bench can be written from, as from make_vectors' result."""
+    """Golden vectors in the form that the writer of test benches reads.
+
+    The fields are those of the result of `make_vectors`, so either can be passed.
+    """
 
     head: dict[str, Any]
     fields: tuple[Field, ...]

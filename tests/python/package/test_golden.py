@@ -69,9 +69,9 @@ def test_texts(name):
 def test_pickled_objects_load():
     loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
     fresh = golden_texts.objects()
-    # The expressions that make the objects have changed since the pickle was written, but the
-    # objects are equal. The pickle also has objects for the options of accumulators. No such object
-    # exists any more, so the test leaves them out.
+    # Some Python expressions that make these objects have changed since the golden pickle was
+    # written, but the objects are equal. The pickle also has objects of a former class, the options
+    # of accumulators. The test leaves these objects out.
     kept = [value for name, value in loaded.items() if not name.endswith(".options")]
     for stored, (expression, value) in zip(kept, fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression
