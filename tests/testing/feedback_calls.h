@@ -15,7 +15,8 @@
 
 namespace cpd::testing {
 
-/// Returns values of many sizes, with runs of one magnitude, zeros of both signs and subnormals.
+/// Returns values whose magnitude changes after every 100 values. Some are zeros of both signs,
+/// subnormals, or much larger than their neighbors.
 inline std::vector<float> sent_values(std::size_t n, std::uint32_t seed) {
   std::mt19937 bits(seed);
   std::normal_distribution<float> normal;
@@ -70,7 +71,7 @@ inline std::vector<Piece> growing_pieces(const Piece& layer) {
   return pieces;
 }
 
-/// Returns the range that covers the whole layer, for Begin and Encode.
+/// Returns the range of all values of layer x, which is an argument of a codec's Begin and Encode.
 inline Piece layer_of(const std::vector<float>& x, int shift = 0, std::uint64_t stream = 0) {
   const auto n = static_cast<std::int64_t>(x.size());
   return {.n = n, .shift = shift, .key = {.stream = stream}, .size = n};

@@ -109,7 +109,7 @@ inline void read_back(const Layers& layers, const Copies& there) {
   for (const auto& layer : layers) there.Read(layer.data());
 }
 
-/// Returns layers of these sizes, filled with a value that no sum gives.
+/// Returns layers of these sizes, filled with a number that no reduction in the tests gives.
 inline Layers blank(const std::vector<std::int64_t>& sizes) {
   Layers layers;
   for (const std::int64_t n : sizes) layers.emplace_back(static_cast<std::size_t>(n), -12345.0F);

@@ -40,10 +40,8 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Golden vectors in the form that the writer of test benches reads.
-
-    The fields are those of the result of `make_vectors`, so either can be passed.
-    """
+    """Golden vectors from which a test bench can be written. The class has the attributes and
+    methods of `make_vectors`' result that this requires."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]

@@ -375,7 +375,8 @@ def test_reads_wait_together(
 
 
 def test_comments_give_the_stored_figures() -> None:
-    """The tables in gemm_registers.h and gemm_halves.h state the instruction counts of sass.json."""
+    """The tables in gemm_registers.h and gemm_halves.h state the instruction counts that sass.json
+    stores."""
     stored = json.loads(_STORED.read_text())["instructions"]
     of_registers = ("rounded", "rounded, any bits", "exact", "Kahan", "Kahan, any bits", "plain")
     tables = {"registers": of_registers, "halves": ("fp16", "bf16")}

@@ -238,7 +238,8 @@ def _start(folder: Path) -> None:
 
 
 def _serve(folder: Path) -> dict[str, Any]:
-    """Forks a child for each request; in the child, returns the request."""
+    """Forks a child for each request to run a program. Returns only in a child, and then returns
+    the request."""
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)

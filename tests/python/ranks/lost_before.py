@@ -124,7 +124,8 @@ def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dic
 
 
 def victims_of(way: str, number: int) -> list[int]:
-    """Returns the ranks that trial `number` loses. The trials lose every rank, rank 0 included."""
+    """Returns the ranks to lose in run `number` of the test. Over all runs, every rank is lost,
+    rank 0 included."""
     first = number % WORLD
     return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
 

@@ -141,7 +141,8 @@ TEST(CudaOnCpu, BarriersSharedMemoryAndCollectives) {
   }
 }
 
-/// Without the barrier, the results are wrong in every order of the threads.
+/// If a kernel swaps neighboring values in shared memory without a barrier between write and read,
+/// the results are wrong in every order of the threads.
 TEST(CudaOnCpu, AMissingBarrierChangesResults) {
   const OnDevice<unsigned> x(kThreads);
   std::vector<unsigned> values(kThreads);
