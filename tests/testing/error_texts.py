@@ -101,7 +101,7 @@ def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[st
 
 
 def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields the outermost functions, and last the code outside of all functions."""
+    """Yields the outermost functions of a Python file, and last the code outside of functions."""
     rest: list[ast.AST] = [tree]
     outside = ast.Module([], [])
     while rest:

@@ -58,8 +58,8 @@ inline std::vector<float> decoded_piece(const Codec& codec, const Piece& piece,
   return y;
 }
 
-/// Divides a layer into ranges, each about three times as long as the one before. The ranges cut
-/// buckets.
+/// Divides a layer into ranges, each about three times as long as the range before. Ranges may end
+/// within a bucket of the codec.
 inline std::vector<Piece> growing_pieces(const Piece& layer) {
   std::vector<Piece> pieces;
   for (std::int64_t begin = 0, n = 1; begin < layer.n; begin += n, n = n * 3 + 1) {

@@ -92,7 +92,7 @@ class Scaled:
 
     elements: list[Value]
     scales: list[Value]
-    outer: list[Value]  # of the second level; empty without
+    outer: list[Value]  # the outer scales; empty if the format has none
     values: list[int]  # binary32 patterns
 
     def codes(self, element: oracle.Spec) -> list[int | None]:
@@ -207,7 +207,7 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
     """Returns a block's scale by the format's rule, computed from the exact quotient a / outer.
 
-    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is a factor:
+    `a` is the block's largest magnitude, `outer` its outer scale. `more` is a further factor:
     3/2 for the second of two candidate scales, which maps the largest value to 4, otherwise 1.
     """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
@@ -368,7 +368,7 @@ def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def one_level(s: Spec, a: Value, storage: str) -> tuple[Value, Multiplier]:
-    """Returns a block's scale in a format with one level, and its elements' multiplier."""
+    """Returns a block's scale in a format without outer scales, and its elements' multiplier."""
     if isinstance(a, oracle.NotANumber):
         return lost()
     match s.arithmetic:
@@ -485,7 +485,7 @@ class Plan:
 
     scales: list[Value]
     multipliers: list[Multiplier]
-    outer: list[Value]  # of the second level; one, 1, without
+    outer: list[Value]  # the outer scales; a single 1 if the format has none
     block_of: Array  # of each element, flat
     outer_of: Array
 

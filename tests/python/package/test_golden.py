@@ -44,9 +44,9 @@ def checksum(name: str, front_end: str) -> str:
 
 @pytest.mark.parametrize(("name", "front_end"), RUNS)
 def test_results(name, front_end):
-    """The results of an operation's golden calls have the stored checksum.
+    """The results of an operation's calls in golden_results.py have the stored checksum.
 
-    The checksum shows only changes. Tests of each operation show that the bits are right.
+    The checksum shows only whether bits have changed. Other tests show that the bits are right.
     """
     pytest.importorskip("ml_dtypes")
     if front_end == "tensor":

@@ -64,8 +64,8 @@ PYTHON_ORDER = (
 )
 PYTHON_PACKAGES = ("cpd", "cpd_lab")
 COMPILED = "cpd._core"  # the one module that has no source in python/cpd
-# The only file that may name the lab: it has the errors for names of version 0.7. Otherwise cpd
-# finds the lab by entry points.
+# The only file of cpd that may name the package cpd_lab: it has the errors for names of version
+# 0.7. Otherwise cpd finds cpd_lab by entry points.
 NAMES_THE_LAB = "python/cpd/_since.py"
 
 # Headers of other libraries, by pattern: the packages that may include them, and the greatest

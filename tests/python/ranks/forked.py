@@ -302,7 +302,7 @@ def _request(line: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Runs the program as a separate interpreter would."""
+    """Runs the requested program in this process, as a new Python interpreter would run it."""
     if request["session"]:
         os.setsid()
     for number, own in zip(request["files"], (0, 1, 2), strict=True):

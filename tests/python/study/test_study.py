@@ -41,7 +41,7 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
 
 
 def test_ranks_that_are_threads_recommend_alike() -> None:
-    """Ranks that are threads of a process get the same recommendation."""
+    """Ranks that are threads of one process get the same recommended group size."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", order="ring")

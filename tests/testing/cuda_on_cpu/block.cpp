@@ -169,8 +169,8 @@ class Block {
       Fail("lanes of a warp are at different collectives");
     }
     warp.operation = operation;
-    // Two sets of values alternate, because a lane may reach the next collective before the last
-    // lane has read the values of this collective.
+    // Two arrays hold the values of successive collectives in turn: a lane may reach the next
+    // collective before the last lane has read the values of this collective.
     LaneValues& values = warp.values[warp.turn % 2];
     values[threadIdx.x % kWarp] = value;
     if (++warp.arrived < kWarp) {
