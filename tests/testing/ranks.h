@@ -98,7 +98,7 @@ inline std::vector<TensorView> views_of(const Layers& layers) {
   return views;
 }
 
-/// Copies the layers to the device of `there`. Returns views of the copies.
+/// Copies the layers to the device where `there` makes its copies. Returns views of the copies.
 inline std::vector<TensorView> views_of(const Layers& layers, Copies& there) {
   std::vector<TensorView> views = views_of(layers);
   for (TensorView& view : views) view = there(view);

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a tracker writes exactly the numbers of the observer, coverage and all-reduces."""
+"""Tests that `cpd.track.Tracker` writes exactly the numbers that the observer of layers, the
+coverage report and the all-reduces give."""
 
 from __future__ import annotations
 

@@ -230,8 +230,8 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   cudaGetLastError();
 }
 
-/// Returns the message that the emulation gives. Under a sanitizer, the sanitizer may detect the
-/// fault first, so its messages are accepted.
+/// Returns the pattern of the message with which a process must end: `message`, the emulation's
+/// own. Under a sanitizer, which may detect the fault first, the sanitizer's messages match.
 std::string ours(const std::string& message) {
   return cpd::testing::kSanitized ? "Sanitizer|runtime error" : message;
 }
