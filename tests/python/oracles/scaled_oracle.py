@@ -241,8 +241,7 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
 
 
 def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
-    """Returns TransformerEngine's scale of a block in a format without outer scales. The scale's
-    format is fp32 or e8m0."""
+    """Returns TransformerEngine's scale of a block, in fp32 or e8m0, if there are no outer scales."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
         return e8m0_ceiling(s, a)
@@ -451,10 +450,9 @@ def error(
 ) -> float:
     """Returns the sum of the errors that a candidate scale causes in the elements of a block.
 
-    Elements are rounded to nearest even. The errors of each row of the block are added in the order
-    of the indices; the rows' sums are added pairwise. Arithmetic `te` computes in binary32: it
-    multiplies an element by its scale and the tensor's largest magnitude, then divides once.
-    Arithmetic `exact` computes the errors of binary32 values in binary64.
+    Elements are rounded to nearest even. The errors of each row of the block are added in order;
+    the rows' sums are added pairwise. Arithmetic `te` decodes an element in binary32: times its
+    scale and the tensor's amax, then divided once. `exact` computes the errors in binary64.
     """
     te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
     kind = np.float32 if te else np.float64
@@ -532,9 +530,8 @@ def plan(
 ) -> Plan:
     """Divides an array into blocks. Returns their scales and the multipliers of their elements.
 
-    `amax_given` has the largest magnitudes of the blocks with an outer scale, or of all blocks if
-    the format has no outer scales, in row-major order. `scales` and `outer_scales` replace the
-    scales that the format's rule would give.
+    `amax_given` has, in row-major order, the amax of each block with an outer scale (of each block,
+    if there are no outer scales). `scales` and `outer_scales` replace the scales by the rule.
     """
     flat = x.reshape(-1).astype(np.float64).tolist()
     block_of = block_indices(x.shape, s.block, axis).reshape(-1)
