@@ -241,7 +241,7 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
 
 
 def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
-    """Returns TransformerEngine's scale of a block, in fp32 or e8m0, if there are no outer scales."""
+    """Returns TransformerEngine's scale (fp32 or e8m0) of a block without an outer scale."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
         return e8m0_ceiling(s, a)
