@@ -103,10 +103,10 @@ def test_stochastic(name: str, random_bits: int) -> None:
 
 
 def test_every_random_integer_next_to_a_gaps_point() -> None:
-    """A sum 2^-60 above a rounding threshold is rounded up by one more of all random integers.
+    """One more random integer rounds up a sum 2^-60 above a threshold than a sum 2^-60 below it.
 
-    The comparison is to a sum 2^-60 below the threshold. With N random bits, the thresholds divide
-    the gap between two values of the format into 2^N parts.
+    The test counts over all random integers of N bits. The thresholds divide the gap between two
+    values of the format into 2^N parts.
     """
     bits = 10
     r = np.arange(2**bits)

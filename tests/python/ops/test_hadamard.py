@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests cpd.hadamard on every front end: results, spec, types, layouts and errors.
 
-The expected results come from exact sums, from rational arithmetic that rounds after each
-addition, and from Transformer Engine's golden vectors.
+The expected results come from exact sums, from rational arithmetic that rounds after each step of
+the transform, and from Transformer Engine's golden vectors.
 """
 
 from __future__ import annotations
