@@ -67,7 +67,7 @@ BUILD = re.compile(
 """Files that are needed to build or to start every test."""
 COMMANDS = "python/cpd/cli/__init__.py"
 MOST = 0.8
-"""If a change reaches more than this share of all tests, all tests run."""
+"""All tests run if a change can break more than MOST of them, a share between 0 and 1."""
 ALWAYS = "tests/python/project/test_structure.py"
 
 

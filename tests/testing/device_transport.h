@@ -76,8 +76,8 @@ class RanksOnDevice : public OnDevice {
  protected:
   /// Null: the CPU.
   [[nodiscard]] const Accelerator* device() const { return on_host() ? nullptr : &driver(); }
-  /// Returns local transports. Their messages are in the device's memory if `on_device` is true,
-  /// else in the host's memory.
+  /// Returns a transport for each of `world` ranks, which are threads of this process. Messages are
+  /// in the device's memory if `on_device` is true, else in the host's memory.
   [[nodiscard]] Transports Ends(int world, bool on_device = false) const {
     Transports ends = LocalTransports(world);
     for (auto& end : ends) {

@@ -109,7 +109,8 @@ class OnBackendOrGpu {
   [[nodiscard]] bool on_host() const { return device_ == nullptr; }
   [[nodiscard]] Copies There() const { return Copies(device_); }
 
-  /// Calls run(in, out) with the tensors on the device, and copies `out` back.
+  /// Copies the tensors `in` and `out` to the device, calls run(in, out) with the copies, and then
+  /// copies the result back to `out`.
   template <class Run>
   void Compute(std::vector<TensorView> in, const TensorView& out, Run run) const {
     Copies there = There();

@@ -69,8 +69,9 @@ inline std::vector<int> routes_of(const Format& format) {
   return routes;
 }
 
-/// Returns the family's formats with the least and the greatest bias, and those at which a
-/// computation path changes from one bias to the next.
+/// Returns formats of a family, which differ only in the bias: those with the least and the
+/// greatest bias, and both formats of each pair of neighboring biases for which plans choose
+/// different computation paths.
 inline std::vector<Format> edge_formats(const Family& f) {
   std::vector<Format> all;
   for (int bias = -255; bias <= 255; ++bias) {
@@ -90,8 +91,8 @@ inline std::vector<Format> edge_formats(const Family& f) {
   return edges;
 }
 
-/// Returns the families of formats whose mantissas have one of these widths. Under a sanitizer,
-/// returns one family in seven.
+/// Returns the families of formats whose number of mantissa bits is in `mantissas`. Under a
+/// sanitizer, returns one family in seven.
 inline std::vector<Family> families(std::span<const int> mantissas) {
   std::vector<Family> all;
   for (const Encoding encoding : {Encoding::ieee, Encoding::fn, Encoding::fnuz, Encoding::p3109,
@@ -178,7 +179,8 @@ class Edge {
     return good;
   }
 
-  /// Checks sums of two products, in any mode. `turn` is a number that selects the scheme.
+  /// Checks sums of two products, in any rounding mode. `turn` is an index, from which the check
+  /// chooses one of four schemes.
   bool Products(std::uint32_t turn) const {
     Accumulator accumulator{format_, static_cast<Scheme>(turn % 4), o_};
     accumulator.exact_products = turn % 3 == 0;
@@ -212,7 +214,7 @@ class Edge {
     return good;
   }
 
-  /// Checks sums of two and three terms, in a mode without random integers.
+  /// Checks sums of two and three terms, in a rounding mode that needs no random integers.
   bool Sums(std::uint32_t turn) const {
     bool good = true;
     const auto n = static_cast<std::int64_t>(x_.size());

@@ -22,13 +22,13 @@ from typing import NamedTuple
 import prose
 
 OPEN = "\0"
-"""The mark that stands for a value in a template."""
+"""The mark that stands for a value in the template (text with marks) of an error."""
 LEAST_LETTERS = 12
 """A template must have at least this number of characters outside its marks for values. A reader (a
 text that a test expects) must match at least this number of a template's characters."""
 FEW = 3
-"""If a reader (a text that a test expects) fits more than this number of different templates, it
-reads none of these templates."""
+"""A reader (a text that a test expects) is too general if it fits more than FEW different templates
+(texts of errors with marks for values). It then counts as a test of none of them."""
 COMMON, RAREST, LONGEST = 120, 4, 400
 """A reader (a text that a test expects) is compared only with the templates of its RAREST rarest
 words. If more than COMMON templates have its rarest word, or if it is a pattern longer than LONGEST
@@ -40,7 +40,8 @@ CPP_THROWS = re.compile(
 LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
 REFUSED = ("tests/python/cases/refused.toml", "tests/python/cases/refused_inside.toml")
 """Files with a table for each kind of call. A key of a table is a call that raises an error, and
-its value is the error's text. The test REFUSED_BY followed by the kind makes these calls."""
+its value is the error's text. The name of the test that makes the calls is REFUSED_BY and then the
+kind."""
 REFUSED_BY = "tests/python/package/test_error_texts.py::test_"
 
 
@@ -50,7 +51,7 @@ class Template(NamedTuple):
     file: str
     line: int
     text: str
-    """The text, with OPEN in place of each value."""
+    """The text of the error, with the mark OPEN in place of each value that the text contains."""
 
     @property
     def shown(self) -> str:
@@ -100,7 +101,7 @@ def _alternatives(node: ast.expr | None, names: dict[str, list[str]]) -> list[st
 
 
 def _scopes(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yields the outermost functions, and last the code outside of all functions."""
+    """Yields the outermost functions of a Python file, and last the code outside of functions."""
     rest: list[ast.AST] = [tree]
     outside = ast.Module([], [])
     while rest:
@@ -266,7 +267,8 @@ def _read(pieces: list[str], fragments: list[str]) -> int:
 
 
 def read_by(texts: Iterable[Template], strings: Iterable[Reader]) -> dict[str, list[str]]:
-    """Returns the tests that read each template, by the template's name."""
+    """Returns the tests that expect an error's text, for each template (text with marks for
+    values). The keys are the templates' names."""
     known = list(texts)
     pieces = [[p for p in map(prose.normal, t.text.split(OPEN)) if p] for t in known]
     index: dict[str, list[int]] = defaultdict(list)

@@ -15,7 +15,8 @@
 
 namespace cpd::testing {
 
-/// Returns values of many sizes, with runs of one magnitude, zeros of both signs and subnormals.
+/// Returns values whose magnitude changes after every 100 values. Some are zeros of both signs,
+/// subnormals, or much larger than their neighbors.
 inline std::vector<float> sent_values(std::size_t n, std::uint32_t seed) {
   std::mt19937 bits(seed);
   std::normal_distribution<float> normal;
@@ -57,8 +58,8 @@ inline std::vector<float> decoded_piece(const Codec& codec, const Piece& piece,
   return y;
 }
 
-/// Divides a layer into ranges, each about three times as long as the one before. The ranges cut
-/// buckets.
+/// Divides a layer into ranges, each about three times as long as the range before. Ranges may end
+/// within a bucket of the codec.
 inline std::vector<Piece> growing_pieces(const Piece& layer) {
   std::vector<Piece> pieces;
   for (std::int64_t begin = 0, n = 1; begin < layer.n; begin += n, n = n * 3 + 1) {
@@ -70,7 +71,7 @@ inline std::vector<Piece> growing_pieces(const Piece& layer) {
   return pieces;
 }
 
-/// Returns the range that covers the whole layer, for Begin and Encode.
+/// Returns the range of all values of layer x, which is an argument of a codec's Begin and Encode.
 inline Piece layer_of(const std::vector<float>& x, int shift = 0, std::uint64_t stream = 0) {
   const auto n = static_cast<std::int64_t>(x.size());
   return {.n = n, .shift = shift, .key = {.stream = stream}, .size = n};

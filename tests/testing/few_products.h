@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Cases of sums of no products, and of fewer products than a matrix unit's block.
+// Accumulators and operands for tests of sums of no products, and of fewer products than a matrix
+// unit adds at once (its block).
 #pragma once
 
 #include <array>
@@ -13,8 +14,9 @@
 
 namespace cpd::testing {
 
-/// Returns every scheme in these formats, and matrix units whose result has another format than
-/// their sum, with and without promotion.
+/// Returns accumulators of every ordered scheme in several formats. Also returns matrix units whose
+/// result has another format than their sum, with and without promotion (adding the unit's sums
+/// outside of the unit after every 8 products).
 inline std::vector<Accumulator> few_product_sums() {
   std::vector<Accumulator> all;
   for (const char* name : {"e4m3", "e5m2", "e4m3fn", "e8m0", "e2m1", "e5m2:nosub:unsigned"}) {

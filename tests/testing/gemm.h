@@ -255,7 +255,8 @@ inline Shape out_shape(const GemmCase& g) {
   return x;
 }
 
-/// Returns a text with the addend and the pairs of operands of a short sum.
+/// Returns the addend and the pairs of operands of element i, as text for failure messages. Returns
+/// "" if the element is a sum of more than four products.
 inline std::string inputs_of(const GemmCase& g, const Shape& out, std::size_t i) {
   const auto depth = static_cast<std::size_t>(g.a.shape().back());
   if (depth > 4) return "";
@@ -351,8 +352,8 @@ inline std::vector<float> numbers_around(int centre, int spread, int bits, std::
   return values;
 }
 
-/// Returns n operands of products that are summed in a format. Each operand has about half the
-/// exponent of a value of the format, so each product is about as large as such a value.
+/// Returns n operands for products that are summed in a format. The operands' exponents are about
+/// half the exponent in the middle of the format's range, so the products lie in that middle.
 inline std::vector<float> operands(Values kind, const Format& format, std::size_t n,
                                    std::uint64_t seed) {
   const reference::Spec spec = reference::spec_of(format);

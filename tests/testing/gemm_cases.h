@@ -46,8 +46,8 @@ inline Accumulator exact_products(Accumulator a) {
   return a;
 }
 
-/// Returns `base`, `base` with exact products, and `other`, each of them with every ordered scheme.
-/// Only chunked schemes have a chunk and an inner format.
+/// Returns accumulators with every ordered scheme: for each scheme `base`, `base` with exact
+/// products, and `other`. Removes the chunk and the inner format, except from chunked schemes.
 inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const Accumulator& other) {
   std::vector<Accumulator> all;
   for (const Scheme scheme :
@@ -64,8 +64,8 @@ inline std::vector<Accumulator> ordered_schemes(const Accumulator& base, const A
   return all;
 }
 
-/// Returns every scheme on a format: products rounded into this format, rounded into another
-/// format, and exact.
+/// Returns accumulators with every scheme and sums in `format`. Products are rounded to this
+/// format, rounded to another format, or exact.
 inline std::vector<Accumulator> schemes(const Format& format) {
   Accumulator base;
   base.format = format;
@@ -121,7 +121,8 @@ inline std::vector<Format> gemm_formats() {
   return thinned(std::move(all));
 }
 
-/// Returns every deterministic mode with each overflow policy, and one stochastic mode with each.
+/// Returns every deterministic rounding mode with each overflow policy, and stochastic rounding
+/// with each overflow policy.
 inline std::vector<RoundingOptions> gemm_roundings() {
   std::vector<RoundingOptions> all;
   for (const Overflow overflow : kPolicies) {
@@ -171,9 +172,9 @@ class WithTensors : public Test {
   std::uint64_t seed_ = 0;
 };
 
-/// Makes operands of 8 significant bits and addends near one of two exponents, `least` and `most`.
-/// Most products and addends are at most one binade from that exponent. Others are far below or
-/// zero, and a few operands are Inf, NaN or subnormal.
+/// Makes operands and addends of matrix products near a limit of the exponent, `least` or `most`.
+/// In each case, most products and addends are at most one binade from one limit. Others are far
+/// below or zero, and a few operands are Inf, NaN or subnormal. Operands have 8 significant bits.
 class LimitCases {
  public:
   struct Case {

@@ -115,7 +115,8 @@ struct ScaleViews {
   OperandScales given;
 };
 
-/// Copies the operands to the device of `there` (the CPU by default), and returns their product.
+/// Copies the scaled operands to the device where `there` makes its copies (by default the CPU),
+/// and returns their product.
 inline std::vector<float> run_scaled(const ScaledCase& s, const Accumulator& accumulator,
                                      Copies there = Copies(nullptr)) {
   const Shape shape = out_shape(s);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the stages of `./dev gpu`, in this tree or from an archive.
+"""Runs the tests and benchmarks of `./dev gpu` in stages, in this tree or from an archive.
 
 An archive serves a machine that has a GPU and torch, but no compiler, CMake or package index.
 
@@ -70,8 +70,8 @@ def names() -> list[str]:
 
 
 def programs() -> list[Path]:
-    """Returns the existing test programs. An archive has no sources, so there it returns all
-    programs."""
+    """Returns the test programs for GPUs that exist. In an unpacked archive, which has no sources
+    that name these programs, returns all test programs."""
     tests = RELEASE / "tests"
     there = [tests / name for name in names()] or sorted(tests.glob("test_*"))
     return [program for program in there if program.exists()]
@@ -89,7 +89,7 @@ def sanitizer(tool: str) -> list[str] | None:
 
 
 def commands(stage: str, folder: Path) -> list[list[str]] | str:
-    """Returns the commands that a stage runs, or the reason why it runs none."""
+    """Returns the commands of a stage of `./dev gpu`, or the reason why the stage runs none."""
     if stage == "cpp":
         return [[str(program)] for program in programs()] or "no test program was built"
     if stage == "python":
@@ -203,7 +203,7 @@ def libraries() -> Iterator[Path]:
 
 
 def contents() -> Iterator[tuple[Path, str]]:
-    """Yields the files of the archive, each with its name in the archive."""
+    """Yields the files to pack for a machine with a GPU, each with its name in the archive."""
     for program in programs():
         yield program, f"build/release/tests/{program.name}"
     for library in libraries():

@@ -87,8 +87,8 @@ inline std::vector<float> oracle_transform(const std::vector<float>& group, cons
   return y;
 }
 
-/// Transforms groups of h.size values. The values of a group have the same index in h.size
-/// consecutive rows of `inner` values.
+/// Transforms groups of h.size values. x consists of rows of `inner` values. A group takes one
+/// value from each of h.size consecutive rows, all at the same index within the row.
 inline std::vector<float> oracle_transform(const std::vector<float>& x, const Hadamard& h,
                                            bool inverse, std::size_t inner) {
   const auto size = static_cast<std::size_t>(h.size);

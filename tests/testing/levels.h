@@ -54,9 +54,9 @@ inline std::int64_t level_by_integers(const LevelPlan& plan, float v, float norm
   const int apart = a.exponent - b.exponent;
   const bool negative = std::signbit(v);
   if (apart > 2 && a.significand != 0) return plan.intervals && negative ? 0 : plan.most;
-  // With s steps and N random bits, |v s / norm| * 2^N is a quotient. The dividend is v's
-  // significand times s * 2^(N + apart); `apart` is v's exponent minus the norm's. The divisor is
-  // the norm's significand. `u` is the dividend times 2^60, and `one` the divisor times 2^60.
+  // For s steps and N random bits, u / one is |v s / norm| * 2^N. `u` is v's significand times
+  // s * 2^(N + apart + 60), where `apart` is v's exponent minus the norm's. `one` is the norm's
+  // significand times 2^60.
   Int128 u = 0;
   if (apart >= -60 && a.significand != 0) {
     u = static_cast<Int128>(a.significand) * plan.steps << (plan.random_bits + apart + 60);
@@ -85,7 +85,8 @@ inline std::uint32_t code_by_integers(const LevelPlan& plan, float v, float norm
   return static_cast<std::uint32_t>(code) & ((1U << plan.bits) - 1);
 }
 
-/// Returns the value of a code: a quotient with 113 bits, rounded to binary32.
+/// Returns the value of a code, level * norm / steps. Computes in binary128 (113 significant bits)
+/// and rounds the quotient to binary32.
 inline float value_by_quad(const LevelPlan& plan, std::uint32_t code, float norm) {
   std::int64_t level = code;
   if (plan.intervals) {
@@ -140,7 +141,7 @@ inline std::vector<std::uint32_t> random_integers(std::size_t n, int bits, std::
   return all;
 }
 
-/// Returns QSGD's plan for these options.
+/// Returns the LevelPlan (numbers of bits and levels) of QSGD with these options.
 inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t bucket = 512) {
   const int steps = (1 << (intervals ? bits : bits - 1)) - 1;
   return {.bits = bits,
@@ -151,14 +152,15 @@ inline LevelPlan plan_of(int bits, bool intervals, int random_bits, std::int64_t
           .bucket = bucket};
 }
 
-/// Returns QSGD's plan for s levels above zero with signs.
+/// Returns the LevelPlan of QSGD with signs and s levels above zero.
 inline LevelPlan plan_of_levels(int s, int random_bits, std::int64_t bucket = 512) {
   int bits = 1;
   while ((1 << bits) < 2 * s + 1) ++bits;
   return {.bits = bits, .steps = s, .most = s, .random_bits = random_bits, .bucket = bucket};
 }
-/// Returns QSGD's plans for codes of 1 … 16 bits. They have signs and 2^(bits - 1) - 1 levels, or
-/// 2^bits - 1 intervals from -norm to norm, or other numbers of levels.
+/// Returns LevelPlans of QSGD for codes of 1 … 16 bits. Some have signs and 2^(bits - 1) - 1 levels
+/// above zero, some 2^bits - 1 intervals from -norm to norm. The others have signs and another
+/// number of levels above zero, from 2 to 20,000.
 inline std::vector<LevelPlan> plans_of(int random_bits, std::int64_t bucket = 512) {
   std::vector<LevelPlan> plans{plan_of(1, true, random_bits, bucket)};
   for (const int bits : {2, 3, 4, 8, 9, 12, 16}) {
@@ -183,7 +185,8 @@ inline double folded(std::vector<double> sums) {
   return sums[0];
 }
 
-/// Returns the norm of each bucket. The 2-norm is summed in 16 partial sums.
+/// Returns the norm of each bucket of x: the 2-norm if `euclidean`, else the largest magnitude. For
+/// the 2-norm, element i of a bucket adds its square to partial sum number i modulo 16.
 inline std::vector<float> norms_of(const std::vector<float>& x, std::int64_t bucket,
                                    bool euclidean) {
   std::vector<float> norms;

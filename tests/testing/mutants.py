@@ -49,7 +49,7 @@ class Mutant(NamedTuple):
     test: str
     why: str
     list: str = ""
-    """The name of the list's file without its suffix."""
+    """The name of the TOML file that lists the mutant, without the suffix."""
     kind: str = ""
     tier: str = "quick"
     survives: str = ""

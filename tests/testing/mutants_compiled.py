@@ -79,8 +79,9 @@ class Reach(NamedTuple):
 
 
 def build(mutants: Sequence[Mutant], jobs: int, programs: Sequence[str], python: bool) -> None:
-    """Makes the tree, and builds the library, the test programs, and the extension if `python`.
-    Raises RuntimeError with the compiler's output if the build fails."""
+    """Copies the sources with all mutants to TREE, and builds the library and the test programs
+    there; if `python`, also the Python extension. Raises RuntimeError with the compiler's output if
+    the build fails."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     make_tree(mutants)
     options = os.environ.get("CMAKE_ARGS", "").split()
@@ -268,7 +269,8 @@ def _failed(text: str, status: int, test: Test) -> str:
 
 
 class Bench:
-    """The tests of a build, the mutants that each test reaches, and the runs of mutants."""
+    """Runs the tests of one build with mutants. Stores which mutants each test reaches, that is,
+    whose code the test executes."""
 
     def __init__(self, exhaustive: bool) -> None:
         self.tests = cpp_tests(exhaustive)
@@ -300,7 +302,7 @@ class Bench:
         return Reach(seconds, frozenset(map(int, numbers)))
 
     def expected(self, mutant: Mutant) -> Result:
-        """Runs the expected test, if it reaches the mutant."""
+        """Runs the test that the mutant's entry names, if this test executes the mutated code."""
         case = "" if ".py" in mutant.test else mutant.test.partition(" ")[2]
         for test in self._expected(mutant):
             if found := self._tried(test, schemata.number_of(mutant), case):
@@ -308,7 +310,8 @@ class Bench:
         return Result("", "", "survives the expected test")
 
     def others(self, mutant: Mutant) -> Result:
-        """Runs the tests that reach the mutant, except the expected test, until one fails."""
+        """Runs the tests that execute the mutated code, except the test that the mutant's entry
+        names, until one fails."""
         for test in self._others(mutant, self._expected(mutant)):
             if found := self._tried(test, schemata.number_of(mutant), ""):
                 return found

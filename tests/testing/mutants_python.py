@@ -48,7 +48,7 @@ class Ended(NamedTuple):
 
     @property
     def by(self) -> str:
-        """The first test that failed, without its case."""
+        """The name of the first test that failed, without the parameters in brackets."""
         found = re.search(r"^(?:FAILED|ERROR) ([^\s\[]+)", self.output, re.M)
         return found[1] if found else ""
 

@@ -14,7 +14,8 @@
 
 namespace cpd::testing {
 
-/// A table of rows x columns fused multiply-adds a[row] * b[row][column] + c[row][column].
+/// Operands for rows * columns fused multiply-adds, a[row] * b[row][column] + c[row][column], which
+/// test the rounding of results near ties.
 struct FmaProblems {
   std::size_t rows = 0, columns = 0;
   std::vector<float> a, b, c;

@@ -116,7 +116,7 @@ inline std::vector<float> moderate_values(const reference::Spec& spec, std::size
     const int spread = static_cast<int>(generator() % 5) - 2;
     const int exponent = std::clamp(centre + spread, -148, 126);
     std::uint64_t significand = (generator() & 0x7FFFFF) | 0x800000;
-    // Half of the values have few bits, so exact ties occur.
+    // Half of the returned values have few significant bits, so some of their sums are exact ties.
     if (generator() % 2 == 0) significand &= ~std::uint64_t{0} << (24 - std::min(23, spec.man + 3));
     reference::Options truncate;
     truncate.rounding = Rounding::toward_zero;

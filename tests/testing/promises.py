@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the map of promises: the statements of pages and errors, and the tests that check them.
+"""Checks the map from promises (statements of pages, texts of errors) to the tests that check them.
 
     promises.py                  checks the map, and writes out/promises.json
     promises.py --new PAGE       prints the tables that the map lacks for a page, to be filled in
     promises.py --test TEXT      prints the promises of tests whose name contains TEXT
-    promises.py --store          writes the two lists below again
+    promises.py --store          writes unmapped_pages.txt and unread_errors.toml (see below) anew
 
 Every sentence of a page is a claim, unless it ends with a colon or a question mark. Each table of a
 page is a claim too, and its first row stands for it. promises/*.toml has a file for each page, with
@@ -126,8 +126,8 @@ def entries(root: Path, page: str) -> list[Entry] | None:
 
 
 def of_rows(root: Path, found: Sequence[Entry]) -> list[str]:
-    """Returns a line for each row of results that a table of the map names but that no stored run
-    has."""
+    """Returns a line for each benchmark row that a `[[measured]]` entry of the map names, but that
+    the stored results of the entry's machine lack."""
     wrong = []
     for entry in found:
         if not entry.machine:

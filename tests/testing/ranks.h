@@ -98,7 +98,7 @@ inline std::vector<TensorView> views_of(const Layers& layers) {
   return views;
 }
 
-/// Copies the layers to the device of `there`. Returns views of the copies.
+/// Copies the layers to the device where `there` makes its copies. Returns views of the copies.
 inline std::vector<TensorView> views_of(const Layers& layers, Copies& there) {
   std::vector<TensorView> views = views_of(layers);
   for (TensorView& view : views) view = there(view);
@@ -109,7 +109,7 @@ inline void read_back(const Layers& layers, const Copies& there) {
   for (const auto& layer : layers) there.Read(layer.data());
 }
 
-/// Returns layers of these sizes, filled with a value that no sum gives.
+/// Returns layers of these sizes, filled with a number that no reduction in the tests gives.
 inline Layers blank(const std::vector<std::int64_t>& sizes) {
   Layers layers;
   for (const std::int64_t n : sizes) layers.emplace_back(static_cast<std::size_t>(n), -12345.0F);

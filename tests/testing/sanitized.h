@@ -40,7 +40,7 @@ inline bool is_chosen(std::size_t i, unsigned of) {
 }
 
 /// Returns all cases in the exhaustive tier. In the quick tier, returns the first case and about
-/// one in `of` others; under a sanitizer, half as many others.
+/// one in `of` of the other cases; under a sanitizer, about one in 2 * `of` of them.
 template <class T>
 std::vector<T> few(std::vector<T> all, unsigned of) {
   std::vector<T> some;

@@ -65,7 +65,8 @@ def number_of(mutant: Mutant) -> int:
 
 
 class Region(NamedTuple):
-    """A range of a file's text, an expression or a statement, that is wrapped."""
+    """An expression or a statement of a file, as a range of its text. It is wrapped in a choice
+    between the original and the mutants."""
 
     begin: int
     end: int

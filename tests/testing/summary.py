@@ -34,7 +34,7 @@ class Summary:
     programs: int = 0  # of ctest
     python: Counter[str] = field(default_factory=Counter)
     times: list[tuple[float, str, str]] = field(default_factory=list)
-    """The seconds and the name of each test, and the reason why it is slow."""
+    """For each test: the seconds that it took, its name, and its stated reason for being slow."""
 
     def read(self, path: Path) -> None:
         root = ElementTree.parse(path).getroot()

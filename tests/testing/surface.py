@@ -65,7 +65,8 @@ GRAMMARS = {
 """The grammars of texts that a user writes, each with the function that parses such texts. Options
 of the command line that have a parser function are found without this table."""
 PLAIN = {int, float, str, Path, None}
-"""Types of command line options whose values have no grammar of their own."""
+"""Types of command line options that are plain numbers, words or paths, and so need no grammar
+(rules for the texts that a user may write)."""
 
 
 def found_at(name: str) -> Any:
@@ -223,8 +224,8 @@ def commands() -> dict[str, argparse.ArgumentParser]:
 
 
 def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
-    """Returns the keys of each class in SPECS (its constructor's keywords), and the options of each
-    compressor."""
+    """Returns the keys that a user may set in each spec: for a class in SPECS, the keywords of its
+    constructor; for a compressor, its options."""
     last = {name.rpartition(".")[2]: it for name, it in names.items()}
     keys = {name: parameters(last[name]) for name in sorted(SPECS & last.keys())}
     from cpd.compress.table import compressors
@@ -235,8 +236,9 @@ def spec_keys(names: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def grammars() -> list[str]:
-    """Returns the names of all grammars of texts that a user writes: the names in GRAMMARS whose
-    parser exists, and one for each parser of an option's value on the command line."""
+    """Returns the names of all grammars (rules for the texts that a user writes): the names in
+    GRAMMARS whose parsing function exists, and one for each function that parses the value of a
+    command line option."""
     found = [name for name, reader in GRAMMARS.items() if found_at(reader) is not None]
     types = {action.type for one in commands().values() for action in actions(one)}
     kinds = [kind for kind in types - PLAIN if inspect.isfunction(kind)]

@@ -32,16 +32,17 @@ struct OneLibraryThread {
   OneLibraryThread() { setenv("CPD_NUM_THREADS", "1", 1); }
 };
 
-/// Returns the distance between the blocks that are checked: 1 (all blocks), or
-/// CPD_EXHAUSTIVE_STRIDE for a faster run.
+/// Returns n, where one in n blocks of kSweepBlock binary32 patterns is checked: 1 (all blocks), or
+/// the value of the environment variable CPD_EXHAUSTIVE_STRIDE for a faster run.
 inline std::uint64_t sweep_stride() {
   const char* text = std::getenv("CPD_EXHAUSTIVE_STRIDE");
   const std::uint64_t stride = text != nullptr ? std::strtoull(text, nullptr, 10) : 1;
   return stride == 0 ? 1 : stride;
 }
 
-/// The expected results for blocks of patterns. Each step is a pattern at which the result changes,
-/// and the new result. T is the type of a value or a code.
+/// The expected results of an operation for all binary32 patterns, as a step function. A Step has
+/// the first pattern with a new result, and that result. T is the type of the result: a value or a
+/// code.
 template <class T>
 class Expectation {
  public:
@@ -54,7 +55,7 @@ class Expectation {
     steps_.push_back({0xFF800001u, of_nan});
   }
 
-  /// Writes the expected results of the kSweepBlock patterns from `first` on to `out`.
+  /// Writes to `out` the expected results for kSweepBlock consecutive patterns from `first` on.
   void fill(std::uint32_t first, T* out) const {
     const auto begins_after = [](std::uint64_t bits, const Step& step) {
       return bits < step.first;
@@ -69,7 +70,7 @@ class Expectation {
       at = until;
       if (at < end) step = next;
     }
-    // The steps do not cover the positive NaNs, whose patterns lie between infinity's and -0's.
+    // The step function lacks the positive NaNs, whose patterns lie between infinity's and -0's.
     const std::uint64_t from = std::max<std::uint64_t>(first, 0x7F800001u);
     const std::uint64_t until = std::min<std::uint64_t>(end, 0x80000000u);
     if (from < until) std::fill(out + (from - first), out + (until - first), of_nan_);

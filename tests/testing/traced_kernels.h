@@ -37,7 +37,8 @@ constexpr std::size_t kernel_number(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(kKernelNames, name) - kKernelNames.begin());
 }
 
-/// The kernels that an explanation names. Other kernels only prepare operands for these.
+/// The kernels that the explanation of a call (cpd.explain) can name. Other kernels only prepare
+/// operands for these.
 constexpr std::array kExplained = {"cast",
                                    "encode",
                                    "decode",

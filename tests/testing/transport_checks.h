@@ -289,7 +289,8 @@ inline void check_alarm(const TransportEnd& end) {
   check_waiting(all_end);  // the groups do not disturb each other
 }
 
-/// Checks lists of ranks that are not a valid group, and a member that does not join.
+/// Checks that Subgroup refuses lists of ranks that are invalid or lack this rank, and that a group
+/// of this rank alone can be made.
 inline void check_subgroup_refusals(const TransportEnd& end) {
   Transport& transport = end.transport;
   const int size = transport.size();

@@ -19,7 +19,7 @@ inline std::string describe(const Reduce& spec, std::size_t world) {
          ToString(spec.result) + ", " + ToString(spec.rounding.mode);
 }
 
-/// An order of summation, an exchange, and a group size.
+/// A combination of order of summation, exchange and group size in which a reduction is tested.
 struct Way {
   Order order;
   Exchange exchange;

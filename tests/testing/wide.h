@@ -119,7 +119,7 @@ struct WideArithmetic {
       std::swap(x, y);
     }
     // The leading exponent of y is at most the leading exponent of x. Shifts x's significand left
-    // toward y's exponent, as far as one bit is left for a carry.
+    // to lower x's exponent to y's, but keeps the top bit of the integer free for a carry.
     const int room = 126 - bit_length(x.significand);
     const int places = std::min(room, std::max(0, x.exponent - y.exponent));
     x.significand <<= places;
@@ -189,9 +189,9 @@ struct WideArithmetic {
 
   static bool stochastic_up(const Options& o, U128 rest, int shift, bool sticky) {
     const int n = o.random_bits;
-    // nu is the distance of the exact value from the value below, as a fraction of the gap between
-    // two values. With n random bits, `twice` is floor(nu * 2^(n + 1)), and `below` is true if nu
-    // has further bits.
+    // nu is the distance of the exact value from the next value of the format below, as a fraction
+    // of the gap to the next value above. With n random bits, `twice` is floor(nu * 2^(n + 1)), and
+    // `below` is true if nu * 2^(n + 1) is not an integer.
     const int down = shift - (n + 1);
     const U128 twice = down >= 0 ? rest >> down : rest << -down;
     const bool below = sticky || (down > 0 && (twice << down) != rest);

@@ -18,8 +18,9 @@ inline std::int64_t one_of(std::mt19937& draw, std::int64_t low, std::int64_t hi
   return low + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(high - low + 1));
 }
 
-/// Returns random windows along `rank` axes. If `spread` is true, the windows may see zeros between
-/// the image's elements, and move by one position at a time. Else they move by 1 to 3 elements.
+/// Returns random windows of a convolution along `rank` axes. If `spread` is true, zeros may be
+/// inserted between the image's elements, and each window is one position after the window before.
+/// Otherwise each window is 1 to 3 elements after the window before.
 inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   Windows windows;
   windows.rank = rank;
@@ -35,8 +36,8 @@ inline Windows drawn_windows(std::mt19937& draw, int rank, bool spread) {
   return windows;
 }
 
-/// Returns `shape` with a further dimension for each axis of the windows, whose size is the axis's
-/// `field`.
+/// Appends a dimension to `shape` for each axis of the windows. The new dimension's size is the
+/// member `field` of the axis, such as the number of windows along it.
 inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Shape shape) {
   for (int d = 0; d < windows.rank; ++d) {
     shape.push_back(windows.axes[static_cast<std::size_t>(d)].*field);
@@ -44,8 +45,8 @@ inline Shape along(const Windows& windows, std::int64_t WindowAxis::* field, Sha
   return shape;
 }
 
-/// Returns the element of an image's channel that weight `tap` of window `place` multiplies; +0
-/// outside the image and between its elements.
+/// Returns the element of an image's channel that weight number `tap` of the kernel multiplies in
+/// window number `place`; +0 outside the image and between its elements.
 inline float under(const Tensor& image, const Windows& windows, std::int64_t number,
                    std::int64_t channel, std::int64_t tap, std::int64_t place) {
   std::int64_t at = 0;

@@ -128,8 +128,8 @@ word."""
 
 
 def misspelled(read: Sequence[prose.Text], words: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Finds misspelled words other than `words`. Yields the index of each word's text and
-    codespell's correction."""
+    """Finds misspelled words, except the allowed `words`, in a list of texts. Yields for each the
+    index of the text that contains the word, and codespell's correction."""
     lines = [NAME.sub("_", text.text) for text in read]
     command = [sys.executable, "-m", "codespell_lib", f"--builtin={DICTIONARIES}"]
     command += ["--regex=[A-Za-z']+", f"--ignore-words-list={','.join(words)}", "-"]

@@ -201,15 +201,16 @@ def test_texts_are_read_back(element: str) -> None:
 # ---- every option with every head ---------------------------------------------------------------
 
 Outcome = Callable[[str], Any]
-"""A function that computes, for a text of a spec, the results for the probe inputs."""
+"""A function that computes, by a spec given as text, the results for fixed test inputs."""
 Options = dict[str, tuple[str, ...]]
-"""Maps each option to its values. One value must change a result, or `parse` must refuse all values
-of the option."""
+"""Maps each option of a spec to the values to test. At least one value must change a result;
+otherwise the parser of the spec must refuse all values of the option."""
 
 
 def without_effect(head: str, options: Options, parse: Callable[[str], Any], of: Outcome) -> list:
-    """Adds each option to `head`, the text of a spec. Returns the options that `parse` accepts
-    although no value changes a result, and the options whose error does not name the option."""
+    """Adds each option to `head`, the text of a spec, and computes results by `of`. Returns the
+    options that `parse` accepts although none of the option's values changes a result. Also returns
+    the options that `parse` refuses with an error that does not name the option."""
     found, usual = [], of(head)
     for name, values in options.items():
         words = [w for w in head.split(" ") if not w.startswith(f"{name}=")]
@@ -281,9 +282,9 @@ SUM_OPTIONS: Options = {
 
 
 def probe_sums(head: str) -> Outcome:
-    """Returns a function that multiplies probe operands in the accumulator that its text describes.
-    The operands have scales if this text declares scales, or if `head` does. If a matrix unit
-    refuses the operands, the function returns the error."""
+    """Returns a function that takes the text of an accumulator, and multiplies fixed random
+    operands in this accumulator. The operands have scales if this text or the text `head` declares
+    scales. If a matrix unit refuses the operands, the function returns the error."""
     draw = np.random.default_rng(11)
     of = cpd.Accumulator(head)
     unit = of if of.form == "unit" else None

@@ -96,7 +96,7 @@ WRONG = {
     "transform": 1.5,
     "word": 1,
 }
-"""Maps each kind of key to a value that has a wrong type for such keys."""
+"""Maps each kind of a spec's option, such as "switch", to a value of a wrong type for it."""
 
 
 @pytest.mark.parametrize("spec", SPECS)

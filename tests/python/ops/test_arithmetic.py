@@ -97,7 +97,8 @@ def stochastic(name: str, random_bits: int, variant: str) -> list[Call]:
     compiled=("e4m3-8", "e8m22-24"),
 )
 def test_stochastic(front_end: FrontEnd, cases: list[Any]) -> None:
-    """Stochastic rounding agrees with the oracle, by seed and stream and by `random=`."""
+    """Stochastic rounding agrees with the oracle, with the random integers that a seed and stream
+    generate and with the integers that `random=` gives."""
     front_end.check([call for case in cases for v in "ABC" for call in stochastic(*case, v)])
 
 

@@ -293,7 +293,8 @@ def test_wrong_layers() -> None:
 
 
 def test_scalar_kernels_take_the_general_path() -> None:
-    """The scalar kernels of products report the path "general" and a valid tile."""
+    """For matrix products by scalar kernels, `cpd.explain` reports the path "general" (no fast
+    path) and a valid tile size."""
     program = """
 import json, numpy as np, cpd
 x = np.zeros((40, 70), np.float32)

@@ -149,9 +149,10 @@ def test_deepseek_nearly_two_percent(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_deepseek_bias_of_positive_operands(seed: int) -> None:
-    """Operands from U(0, 1) give a greatest relative error of 7.9 % and a mean error of -7.5 %.
+    """FP8 products of a Hopper unit have a greatest relative error of 7.9 % and a mean of -7.5 %.
 
-    If sums are added to binary32 after every 128 products, the greatest error is 0.067 %.
+    The operands are from U(0, 1). If the unit's sums are added in binary32 after every 128
+    products, as DeepSeek-V3 does, the greatest error is 0.067 %.
     """
     a, b = _operands("uniform", seed)
     greatest, bias = _errors(a, b, "h100-fp8")

@@ -212,7 +212,7 @@ def test_any_sum(terms: list[float], width: int, fraction: int, overflow: str, t
 @pytest.mark.parametrize("scales_at", ["block", "epilogue"])
 @pytest.mark.parametrize("most", [2**31 - 1, 2**17 - 1])
 def test_scaled_operands(most: int, scales_at: str) -> None:
-    """With scaled operands, the sum of each block starts at 0 again."""
+    """With scaled operands, the integer sum of each block of products starts at 0."""
     generator = np.random.default_rng(7)
     q = cpd.Scaled("int8 32" if scales_at == "block" else "int8 row")
     x: Any = generator.standard_normal((9, 160)).astype(np.float32)

@@ -51,10 +51,10 @@ def calls_of(operation: Any, *args: Any, flags: Any, values: Any, **how: Any) ->
 def codes_of(
     acc: cpd.Accumulator, f: cpd.Format, generator: np.random.Generator, *shape: int
 ) -> tuple[Any, Any]:
-    """Returns random codes and their values; half of the rows have small numbers.
+    """Returns random codes of a format and their values; every other row has only small numbers.
 
-    If sums in `acc` saturate, zeros replace the infinities and NaNs. test_flags.py tests the flags
-    that infinities raise in such sums.
+    If the accumulator saturates sums, zeros replace the infinities and NaNs among the codes.
+    test_flags.py tests the flags that infinities raise in saturating sums.
     """
     codes = generator.integers(0, 1 << f.bits, shape, np.uint32)
     sign = np.uint32(1 << (f.bits - 1))

@@ -103,9 +103,10 @@ def test_stochastic(name: str, random_bits: int) -> None:
 
 
 def test_every_random_integer_next_to_a_gaps_point() -> None:
-    """A sum 2^-60 above a threshold is rounded up by one random integer more than a sum below.
+    """One more random integer rounds up a sum 2^-60 above a threshold than a sum 2^-60 below it.
 
-    With N random bits, thresholds divide the gap between two values of the format into 2^N parts.
+    The test counts over all random integers of N bits. The thresholds divide the gap between two
+    values of the format into 2^N parts.
     """
     bits = 10
     r = np.arange(2**bits)

@@ -284,8 +284,8 @@ def test_changed_units_fail_the_replay(key: str) -> None:
     unit = cpd.Accumulator(preset)
     assert unit is not None
     f = unit.fraction_bits
-    # The e4m3 scales of NVFP4's tiles span few binades, so sums with 28 fraction bits or more lose
-    # nothing. Results change only if a unit has fewer fraction bits.
+    # The e4m3 scales in the stored NVFP4 operands span few binades, so sums with 28 fraction bits
+    # or more lose nothing. Results change only if a matrix unit has fewer fraction bits.
     fractions = (25, 27) if preset.endswith("nvfp4") else (f - 1, f + 1)
     changes = [f"fraction_bits={changed}" for changed in fractions] + ["sum_rounding=nearest_even"]
     changes.append(f"block={unit.block // 2} scale_block={min(unit.scale_block, unit.block // 2)}")

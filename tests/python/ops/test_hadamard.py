@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests cpd.hadamard on every front end: results, spec, types, layouts and errors.
 
-Step-by-step rationals, exact sums and Transformer Engine's golden vectors give the expected
-results.
+The expected results come from exact sums, from rational arithmetic that rounds after each step of
+the transform, and from Transformer Engine's golden vectors.
 """
 
 from __future__ import annotations
@@ -178,8 +178,8 @@ def exact_transform(group: Sequence[float], signs: int) -> list[Fraction]:
 def test_golden_vectors_of_transformer_engine(front_end: FrontEnd) -> None:
     """The transform of transposed tensors gives Transformer Engine's values.
 
-    A NaN is compared as a NaN, without its bits. The reference flushes subnormal bf16 results, so
-    the test only has the tensors that index.json lists as exact.
+    A NaN is compared as a NaN, without its bits. Transformer Engine's reference implementation
+    flushes subnormal bf16 results, so the test uses only tensors that index.json lists as exact.
     """
     folder = _DATA / "scaling"
     if not folder.is_dir():

@@ -71,9 +71,10 @@ def test_docstrings_refuse_no_more_than_the_table() -> None:
 
 
 def test_torchs_operators() -> None:
-    """The table has each operator in the row of its registered parts.
+    """The page's table lists each torch operator of CPD in the row that names its kernels.
 
-    The parts are kernels for CPU and for CUDA tensors, and a shape function.
+    A row names which parts are registered: a kernel for CPU tensors, a kernel for CUDA tensors, and
+    a shape function.
     """
     torch = pytest.importorskip("torch")
     import cpd._torch

@@ -72,8 +72,9 @@ def test_strides_and_out() -> None:
 def test_the_mean_over_all_integers_is_the_exact_result(variant: str) -> None:
     """The mean of the results over all random integers of N bits is close to the exact result.
 
-    The mean divides the gap between the two neighboring values at a multiple of 2^-N. Variant A of
-    stochastic rounding takes the multiple below the exact result, B and C the nearest multiple.
+    Multiples of 2^-N of the gap divide the gap between the two neighboring values of the format.
+    The mean is one of these points: with variant A of stochastic rounding the point below the exact
+    result, with variants B and C the nearest point.
     """
     x, y, bits = np.float32(1.0), np.float32(0.3), 6
     r = np.arange(2**bits)
@@ -132,7 +133,7 @@ def test_sums(front_end: FrontEnd, scheme: str) -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_sums_given_what_the_seed_gives(scheme: str) -> None:
-    """Sums with the random integers that seed and stream generate equal sums by seed and stream."""
+    """Sums by `seed=` and `stream=` equal sums by `random=` with the same random integers."""
     x = (np.random.default_rng(5).standard_normal((9, 300)) * 3).astype(np.float32)
     for bits in (7, 14, 24):
         chunks = {"chunk": 4} if scheme == "chunked" else {}
@@ -205,10 +206,10 @@ def test_matrix_units(front_end: FrontEnd, promote: int) -> None:
 
 @pytest.mark.parametrize("text", [*ACCUMULATORS, "e4m3 sequential", "e6m9 chunked chunk=7"])
 def test_products_given_what_the_seed_gives(text: str) -> None:
-    """Products with the random integers that a seed generates equal products by that seed.
+    """Products by `seed=` equal products by `random=` with the integers that the seed generates.
 
-    The products are equal across tiles, blocks of k and a batch, also if the products by seed take
-    fast paths.
+    This holds for results in several tiles of a kernel, several blocks of k and a batch, even if
+    the product by `seed=` runs on a fast path.
     """
     text += " rounding=stochastic"
     drawing = cpd.Accumulator(text)

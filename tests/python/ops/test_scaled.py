@@ -49,7 +49,8 @@ from scaled_tries import (
 
 @functools.cache
 def tries_of_rules(group: str, step: int) -> list[Try]:
-    """Returns all special rows and one of every `step` rows of boundary values, by format."""
+    """Returns the inputs of `test_rules` for each format: all rows of special values, and one of
+    every `step` rows of values at which rounding or the scale changes."""
     formats = {"exact": exact_formats, "two": two_levels, "originals": original_formats}[group]()
     special = len(list(special_rows()))
     tries = []
@@ -64,10 +65,10 @@ def tries_of_rules(group: str, step: int) -> list[Try]:
 @pytest.mark.parametrize("group", ["exact", "two", "originals"])
 @pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_rules(front_end: FrontEnd, group: str, step: int) -> None:
-    """Scaled formats of every rule, element, scale and arithmetic agree with the oracle.
+    """Scaled formats of every scale rule, element, scale and arithmetic agree with the oracle.
 
-    The inputs are rows of boundary values of each format. The test takes one of every `step` rows.
-    Each format has one rounding mode; the modes take turns.
+    The inputs are rows of values at which rounding or the scale changes, one of every `step` rows.
+    Each format is tested with one rounding mode; the modes take turns.
     """
     check(front_end, tries_of_rules(group, step), few=12 if step == 1 else None)
 
@@ -150,7 +151,8 @@ def test_a_shape_is_a_sequence_of_ints() -> None:
 def test_both_orientations(front_end: FrontEnd, block: Any) -> None:
     """A matrix cast along axis 0 equals its transpose cast along the last axis.
 
-    Both casts of one tensor are available. A block of R x C values becomes C x R in the transpose.
+    So one tensor can be cast along either axis. A block `R x C` covers C values along the axis, in
+    the transpose too.
     """
     x = noise((7, 10), 5)
     q = cpd.Scaled("e2m1", block=block)
@@ -360,7 +362,8 @@ def test_given_pairs_of_scales(front_end: FrontEnd, arithmetic: str) -> None:
 
 @pytest.mark.few("", 2)
 def test_given_amax(front_end: FrontEnd) -> None:
-    """Elements beyond a given amax of the outermost level saturate, as in delayed scaling."""
+    """Elements beyond the largest magnitude that the caller gives (amax) saturate, as in delayed
+    scaling. In formats with outer scales, amax belongs to these scales."""
     x = noise((6, 20), 8)
     formats: list[tuple[dict[str, Any], tuple[int, ...]]] = [
         ({"element": "e4m3fn", "block": "tensor", "scale": "fp32"}, (1, 1)),
@@ -392,7 +395,7 @@ NAMED = {
 
 @pytest.mark.parametrize("name", NAMED)
 def test_every_pair_of_codes(front_end: FrontEnd, name: str) -> None:
-    """Each pair of an element's code and a scale decodes to the product, rounded to binary32."""
+    """Each code of an element with each scale decodes to element * scale, rounded to binary32."""
     f = FORMATS[NAMED[name]]
     n = 1 << f.bits
     width = max(n, 32)
@@ -490,7 +493,7 @@ def test_texts_parse_back() -> None:
 @pytest.mark.parametrize("element", ["e4m3fn", "e5m2"])
 @pytest.mark.parametrize("rule", ["floor", "ceil", "even", "rceil"])
 def test_torchao(element: str, rule: str) -> None:
-    """Casts equal torchao's to_mx by the rules that torchao has, for finite moderate values."""
+    """Casts by each of torchao's scale rules equal torchao's to_mx, for moderate finite values."""
     torch = pytest.importorskip("torch")
     mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
     config = pytest.importorskip("torchao.prototype.mx_formats.config")

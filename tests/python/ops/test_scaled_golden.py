@@ -79,7 +79,8 @@ def has_no_code(case: Case, x: Array) -> bool:
 
 
 def with_nan(case: Case, x: Array) -> Result:
-    """Returns the cast of a tensor that cannot be encoded, with scales from the oracle."""
+    """Returns the cast of a tensor that has a NaN without a code, so cpd.encode refuses it. The
+    codes and scales come from the oracle."""
     how: dict[str, Any] = {"rounding": case.rounding, "axis": case.axis}
     with pytest.raises(ValueError, match="NaN"):
         by_keywords(cpd.encode, x, descriptor(case), **how)
@@ -115,9 +116,9 @@ def test_every_reason_is_needed() -> None:
 def oracle_cases() -> list[Any]:
     """Returns the cases for test_oracle.
 
-    The quick tier has the cases in which CPD's results differ from the original implementation's,
-    because only the oracle confirms CPD there. Formats that choose among candidate scales are slow:
-    test_oracle_of_candidates has some of their tensors in the quick tier.
+    The quick tier has the cases in which CPD's results differ from the original implementation's:
+    in these cases, only the oracle shows that CPD is right. Formats that choose among candidate
+    scales are slow: test_oracle_of_candidates has some of their tensors in the quick tier.
     """
     differing = CASES.keys() & scaled_cases.DIFFERING
     quick = {name for name in differing if CASES[name].spec.choose is None}
@@ -127,7 +128,7 @@ def oracle_cases() -> list[Any]:
 
 @pytest.mark.parametrize("name", oracle_cases())
 def test_oracle(name: str) -> None:
-    """Codes, scales, values and signs of zeros equal the oracle's in every element."""
+    """CPD's codes, scales, values and signs of zeros equal the oracle's in every element."""
     assert_oracle(name, 1)
 
 
@@ -154,7 +155,7 @@ def assert_oracle(name: str, step: int) -> None:
 
 
 def test_names() -> None:
-    """The named formats are equal to the formats of the golden cases."""
+    """The named scaled formats equal the formats whose golden vectors the tests compare."""
     names = {
         "mxfp8": {"element": "e4m3fn"},
         "mxfp8-e5m2": {"element": "e5m2"},

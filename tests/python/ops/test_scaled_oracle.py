@@ -27,7 +27,7 @@ vectors = pytest.mark.skipif(not CASES, reason=scaled_cases.REASON)
 
 
 def some_in_quick() -> Any:
-    """Returns a decorator that parametrizes a test by the golden case `name`.
+    """Returns a decorator that runs a test for each case of golden vectors, by the case's name.
 
     The quick tier has the cases of E4M3 and NVFP4 whose formats have neither candidate scales nor
     Hadamard transforms.
@@ -120,7 +120,8 @@ def test_fast_is_slow_in_all(name: str) -> None:
 @pytest.mark.parametrize("element", scaled_cases.ELEMENTS.values())
 @pytest.mark.parametrize("rounding", ["nearest_even", "nearest_away", "toward_zero"])
 def test_fast_codes(element: str, rounding: str) -> None:
-    """fast_codes gives the slow oracle's codes at all values, ties and their binary64 neighbors."""
+    """fast_codes gives the slow oracle's codes for all values of the element format, for the
+    midpoints between them, and for the binary64 neighbors of both."""
     f = scaled_cases.FORMATS[element]
     at = [f.magnitude(c) for c in range(f.max_code + 1)]
     at += [(a + b) / 2 for a, b in itertools.pairwise(at)]
@@ -252,8 +253,8 @@ def test_least_amax() -> None:
 def test_the_better_candidate() -> None:
     """The rule that tries two scales takes the scale with the smaller error.
 
-    With the largest value at 6, the value 5 is a tie between 4 and 6. With the largest value at 4,
-    the errors are smaller.
+    If the scale maps the largest value to 6, the value 5 is a tie between 4 and 6. If the scale
+    maps the largest value to 4, the errors are smaller.
     """
     x = [6.0, 5.0, 5.0, 5.0]
     of = {**NVFP4, "block": 4, "scale_max": 256}

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replays published dot products of NVIDIA's matrix units (MATLAB-tensor-core, arXiv 2512.07004).
 
-There are 5,000 dot products for each unit and type, or the first 2,500. They are compared to
-`cpd.gemm` with the presets and to an independent model in 64-bit integers. If a test changes a rule
-of the unit on purpose, results must differ; so a wrong rule would be detected.
+For each GPU and operand type, 5,000 published dot products are compared, 2,500 for FP8. `cpd.gemm`
+with the preset of the matrix unit and an independent model in 64-bit integers must give the same
+bits. If a test changes a rule of the preset on purpose, results must differ; so a wrong rule would
+be detected.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def _significand(x: F32, emin: int) -> tuple[I64, I64]:
 
 
 def _rounded(x: F64, unit: Any) -> F32:
-    """Rounds x, which is exact in binary64, once to the format of the unit's sums."""
+    """Rounds an exact sum x once to the format in which the matrix unit `unit` stores its sums."""
     _, exponent = np.frexp(x)
     emin = 1 - unit.sum.bias
     quantum = np.maximum(exponent.astype(np.int64) - 1, emin) - unit.sum.man
@@ -139,8 +140,8 @@ def _model(a: F32, b: F32, c: F32, unit: Any) -> F32:
     for begin in range(0, a.shape[1], unit.promote):
         stretch = slice(begin, begin + unit.promote)
         part = _chained(a[:, stretch], b[:, stretch], np.zeros_like(c), unit)
-        # c and `part` have at most 24 bits each. So rounding their sum to binary64 first does not
-        # change the result of rounding it to `dtype`.
+        # The addend c and the sum `part` have at most 24 significant bits each. So rounding
+        # part + c to binary64 first does not change the result of rounding it to `dtype`.
         c = (part.astype(np.float64) + c).astype(dtype).astype(np.float32)
     return c
 
@@ -224,8 +225,8 @@ def _mutations(case: Case) -> dict[str, dict[str, Any]]:
     if unit.promote:
         changes["the addend aligned"] = {"promote": 0}
     if unit.promote and case.output == "fp32":
-        # A block that starts from 0 loses few digits. Therefore most changes of the rules give the
-        # same results; only the two changes below give different ones.
+        # The sum of a block that starts from 0 loses few digits. Therefore most changes of the
+        # preset give the same results; only the two changes below give different results.
         changes = {"the addend aligned": {"promote": 0}, "F = 16": {"fraction_bits": 16}}
     elif case.output == "fp32":  # an fp16 result has too few digits to tell F from F +- 1
         changes["F - 1"] = {"fraction_bits": unit.fraction_bits - 1}
@@ -249,10 +250,10 @@ def test_changed_rules_fail_the_replay(case: Case, record_property: Any) -> None
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_chained_blocks(case: Case) -> None:
-    """The preset and the model of a unit agree on dot products of four blocks.
+    """A matrix unit's preset and its independent model agree on dot products of four blocks.
 
-    Each dot product consists of four published vectors, each one block long. A preset with a
-    doubled block length must give different results.
+    Each dot product consists of four published vectors, each one block of products long. A preset
+    with a doubled block length must give different results.
     """
     a, b, c, _ = _load(case)
     unit = case.accumulator()

@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("mmasim", reason="mmasim (PyPI) is not installed: no live model of the units")
 
 # The module `mmasim.arithmetic.fma` compiles a C++ program when it is imported, so an empty module
-# replaces it. The units here do not use it.
+# replaces it. The matrix units that this file tests do not use the module.
 _fma = types.ModuleType("mmasim.arithmetic.fma")
 _fma.MMA_FMA = object  # type: ignore[attr-defined]
 sys.modules.setdefault("mmasim.arithmetic.fma", _fma)
@@ -271,7 +271,8 @@ def test_presets_match_the_model(case: Case, kind: str) -> None:
 
 
 def test_the_cases_reach_the_corners() -> None:
-    """Some results of the cases are infinities, subnormals, NaNs, and zeros by cancellation."""
+    """The random operands of these tests give some infinities, subnormals, NaNs, and zeros by
+    cancellation."""
     results = {}
     for case in CASES:
         if case.preset in ("h100-bf16", "h100-fp16"):
@@ -298,7 +299,8 @@ def test_the_cases_reach_the_corners() -> None:
 def test_units_with_scales_are_the_same_in_both_instructions(name: str, kinds: str) -> None:
     """RTX Blackwell's presets with block scales equal the presets of b200-tcgen05.
 
-    mmasim has equal rules for the two instructions. Other tests replay RTX Blackwell's presets.
+    mmasim has equal rules for mma.sync on RTX Blackwell and tcgen05 on B200. Other tests compare
+    RTX Blackwell's presets with mmasim.
     """
     scale = "ue4m3" if name == "nvfp4" else "ue8m0"
     units = [cpd.Accumulator(f"{gpu}-{name}") for gpu in ("rtx-blackwell", "b200-tcgen05")]

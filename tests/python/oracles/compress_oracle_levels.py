@@ -101,10 +101,10 @@ def code_bits(s: int) -> int:
 
 
 def code_of(number: int, steps: int, levels: str, bits: int) -> int:
-    """Returns the code of a level, which is `number` times scale / steps.
+    """Returns the code of the QSGD level `number`, whose value is number * scale / steps.
 
-    The code is `number` in two's complement. With `levels="intervals"`, levels are the ends of
-    intervals of two steps, from -steps up; the code counts the ends below this level.
+    The code is `number` in two's complement. With `levels="intervals"`, the levels are -steps,
+    -steps + 2, …, steps, and the code is the index of `number` among these.
     """
     return (number + steps) // 2 if levels == "intervals" else number % 2**bits
 
@@ -135,7 +135,8 @@ def level(value: float, scale: float, steps: int, levels: str, random: int, bits
 
 
 def value_of(number: int, scale: float, steps: int) -> float:
-    """Returns the value of a level, rounded once to binary32; a zero is never -0."""
+    """Returns number * scale / steps, the value of the QSGD level `number`, rounded once to
+    binary32. A zero is never -0."""
     return binary32(Fraction(number) * Fraction(scale) / steps) if scale else 0.0
 
 

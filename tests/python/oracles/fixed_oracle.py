@@ -48,7 +48,7 @@ class Fixed:
         return (1 << (self.width - 1)) - 1
 
     def units(self, x: Fraction) -> int:
-        """Returns x in whole units of the accumulator, rounded once."""
+        """Returns x / 2^-fraction, rounded once to an integer: x in units of the last place."""
         exact = x / power_of_two(-self.fraction)
         down = math.floor(exact)
         up = math.ceil(exact)
@@ -76,7 +76,8 @@ class Fixed:
 
 
 def sum_of(acc: Fixed, terms: Iterable[Value], tininess: str = "after") -> tuple[Value, int]:
-    """Returns the sum, rounded to the format, and its exception flags."""
+    """Returns the sum of the terms in the accumulator `acc`, rounded to the format of its result,
+    and the exception flags of the sum."""
     s, flags, finite = 0, 0, True
     for term in terms:
         if not isinstance(term, Number):

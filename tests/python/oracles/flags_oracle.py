@@ -35,9 +35,9 @@ from rationals import Fraction
 NX, UF, OF, DZ, NV = 1, 2, 4, 8, 16
 COUNTS = {"cast": 1, "add": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1}
 _DIGITS = 400
-"""An irrational root of a has this number of fraction bits minus floor(log2(a)), at least 0.
-
-So a root has 200 significant bits or more; rounding needs at most 53 + 26.
+"""An irrational square root of a is computed with _DIGITS - floor(log2(a)) fraction bits, at least
+0. So a root has 200 significant bits or more. Rounding needs at most 79 of them: 53 bits of the
+result and 26 below, which decide the rounding.
 """
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 INTEGERS = ("int", "int_full")
 _MOST_WORDS = 40
-"""An upper bound on the number of random words that a line needs."""
+"""An upper bound on the number of random words that one line of golden vectors needs."""
 
 
 class Line:

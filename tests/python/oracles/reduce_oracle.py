@@ -185,7 +185,7 @@ def _reduce_one(i: int, size: int, terms: list[int], spec: Reduce, layer: int) -
 
     The groups' sums are added in the spec's order. Without groups, this is the order of the ranks.
     """
-    if spec.group_size == len(terms):  # one group has no second level
+    if spec.group_size == len(terms):  # the sum of the only group is the result
         return _level(i, terms, spec, spec.scheme, layer, ACROSS)
     if spec.group_size:
         starts = range(0, len(terms), spec.group_size)

@@ -40,7 +40,8 @@ class Field(NamedTuple):
 
 @dataclass
 class Vectors:
-    """Golden vectors that a test bench can be written from, as from make_vectors' result."""
+    """Golden vectors from which a test bench can be written. The class has the attributes and
+    methods of `make_vectors`' result that this requires."""
 
     head: dict[str, Any]
     fields: tuple[Field, ...]

@@ -56,7 +56,8 @@ def members(block_of: Array, grid: Sequence[int]) -> list[list[int]]:
 
 
 def rows_of(group: Sequence[int], shape: Sequence[int], axis: int) -> list[list[int]]:
-    """Returns a block's elements as rows along the axis."""
+    """Splits a block's elements into rows. The elements of a row differ only in the index along
+    the axis."""
     rows: dict[tuple[int, ...], list[int]] = {}
     for i in group:
         at = [int(k) for k in np.unravel_index(i, shape)]

@@ -33,10 +33,10 @@ def _last_of_codes(element: oracle.Spec, rounding: str) -> Array:
 
 
 def fast_codes(element: oracle.Spec, quotients: Array, rounding: str = "nearest_even") -> Array:
-    """Returns the codes of values divided by their scales. Searches a table of each code's range.
+    """Returns the codes of quotients (values divided by their scales) in the element format.
 
-    The element format must be an integer or a signed format with negative zero. A NaN gets code 0
-    if the format has no NaN.
+    Searches a table of the greatest quotient that is rounded to each code. The element format must
+    be an integer or a signed format with negative zero. A NaN gets code 0 if the format has no NaN.
     """
     code = np.searchsorted(_last_of_codes(element, rounding), np.abs(quotients), side="left")
     if element.is_integer:

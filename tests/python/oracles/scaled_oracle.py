@@ -92,7 +92,7 @@ class Scaled:
 
     elements: list[Value]
     scales: list[Value]
-    outer: list[Value]  # of the second level; empty without
+    outer: list[Value]  # the outer scales; empty if the format has none
     values: list[int]  # binary32 patterns
 
     def codes(self, element: oracle.Spec) -> list[int | None]:
@@ -207,7 +207,7 @@ def exponent_of_rule(s: Spec, a: Fraction) -> int:
 def exact_scale(s: Spec, a: Value, outer: Value, more: Fraction = Fraction(1)) -> Value:
     """Returns a block's scale by the format's rule, computed from the exact quotient a / outer.
 
-    `a` is the block's largest magnitude, `outer` the scale of the outer level. `more` is a factor:
+    `a` is the block's largest magnitude, `outer` its outer scale. `more` is a further factor:
     3/2 for the second of two candidate scales, which maps the largest value to 4, otherwise 1.
     """
     if isinstance(a, oracle.NotANumber) or not isinstance(outer, Number):
@@ -241,7 +241,7 @@ def exact_multiplier(scale: Value, outer: Value) -> Multiplier:
 
 
 def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
-    """Returns TransformerEngine's scale with one level, in fp32 or e8m0."""
+    """Returns TransformerEngine's scale (fp32 or e8m0) of a block without an outer scale."""
     if s.scale == E8M0:
         assert s.the_rule == "rceil"
         return e8m0_ceiling(s, a)
@@ -249,8 +249,8 @@ def te_scale(s: Spec, a: np.float32, storage: str) -> tuple[Value, Multiplier]:
         return lost()
     factor = f32(s.element.max) / a
     if np.isinf(factor):
-        # An infinite factor becomes bfloat16's largest number, if the input is bfloat16 and has
-        # several scales. Otherwise it becomes binary32's largest number.
+        # If element max / a overflows, TransformerEngine uses the largest finite number instead:
+        # bfloat16's if the tensor is bfloat16 and has several scales, otherwise binary32's.
         factor = BF16_MAX if storage == "bfloat16" and s.block != "tensor" else FLT_MAX
     if s.the_rule == "max_pow2":
         factor = F32(float(power_of_two(oracle.floor_log2(Fraction(float(factor))))))
@@ -367,7 +367,7 @@ def microxcaling_scale(s: Spec, a: np.float32) -> tuple[Value, Multiplier]:
 
 
 def one_level(s: Spec, a: Value, storage: str) -> tuple[Value, Multiplier]:
-    """Returns a block's scale in a format with one level, and its elements' multiplier."""
+    """Returns a block's scale in a format without outer scales, and its elements' multiplier."""
     if isinstance(a, oracle.NotANumber):
         return lost()
     match s.arithmetic:
@@ -430,7 +430,7 @@ def multiplier_of(s: Spec, scale: Value, outer: Value) -> Multiplier:
 
 @functools.lru_cache(maxsize=1 << 16)
 def element_of(element: oracle.Spec, quotient: Value, o: Options) -> Value:
-    """Returns a quotient rounded once to the element format."""
+    """Returns an element divided by its scales (`quotient`), rounded once to the element format."""
     return oracle.round_value(element, quotient, o)
 
 
@@ -448,11 +448,11 @@ def error(
     outer_amax: Value,
     multiply: Multiplier,
 ) -> float:
-    """Returns the summed error of a candidate scale, with elements rounded to nearest even.
+    """Returns the sum of the errors that a candidate scale causes in the elements of a block.
 
-    The errors of a row are added in the order of the indices; the rows' sums are added pairwise.
-    Arithmetic `te` computes in binary32, and decodes by a product with the tensor's amax and one
-    division. Arithmetic `exact` computes the errors of binary32 values in binary64.
+    Elements are rounded to nearest even. The errors of each row of the block are added in order;
+    the rows' sums are added pairwise. Arithmetic `te` decodes an element in binary32: times its
+    scale and the tensor's amax, then divided once. `exact` computes the errors in binary64.
     """
     te, down = s.arithmetic == "te", f32(s.element.max * s.largest_scale)
     kind = np.float32 if te else np.float64
@@ -483,7 +483,7 @@ class Plan:
 
     scales: list[Value]
     multipliers: list[Multiplier]
-    outer: list[Value]  # of the second level; one, 1, without
+    outer: list[Value]  # the outer scales; a single 1 if the format has none
     block_of: Array  # of each element, flat
     outer_of: Array
 
@@ -499,8 +499,8 @@ def encode(
 ) -> Scaled:
     """Returns the elements, scales and values of an array of binary32, bfloat16 or float16.
 
-    `random` has the integers of stochastic rounding, of x's shape. `given` has further arguments
-    of `plan`.
+    `random` has the integers of stochastic rounding, of x's shape. `given` has the caller's amax
+    and scales, which replace computed ones (see `plan`).
     """
     with np.errstate(all="ignore"):
         p = plan(x, s, axis, o, random=random, **given)
@@ -530,8 +530,8 @@ def plan(
 ) -> Plan:
     """Divides an array into blocks. Returns their scales and the multipliers of their elements.
 
-    `amax_given` has the largest magnitudes of the outermost level's blocks, in row-major order.
-    `scales` and `outer_scales` replace the scales that the rule gives.
+    `amax_given` has, in row-major order, the amax of each block with an outer scale (of each block,
+    if there are no outer scales). `scales` and `outer_scales` replace the scales by the rule.
     """
     flat = x.reshape(-1).astype(np.float64).tolist()
     block_of = block_indices(x.shape, s.block, axis).reshape(-1)

@@ -22,7 +22,8 @@ MODULES = sorted(
 )
 """The modules of `cpd` whose docstrings have examples."""
 TORCH = ("cpd.compat.", "cpd.nn.", "cpd.optim", "cpd.parallel.", "cpd.track.")
-"""Beginnings of modules whose examples need torch, except for the modules in PLAIN."""
+"""Prefixes of the modules whose examples need torch. The modules in PLAIN have such a prefix, but
+run without torch."""
 PLAIN = ("cpd.nn.recipe", "cpd.nn.recipe_files", "cpd.nn.recipe_schema")
 
 

@@ -128,7 +128,7 @@ Commands = dict[str, list[Any]]
 
 @pytest.fixture(scope="module")
 def commands(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Commands:
-    """Runs the commands of a table in one process.
+    """Runs, in one process, the `cpd` commands of one table of refused.toml, which must all fail.
 
     Returns each command's status, outputs and written files, and which modules were imported.
     """

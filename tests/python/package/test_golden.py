@@ -44,9 +44,9 @@ def checksum(name: str, front_end: str) -> str:
 
 @pytest.mark.parametrize(("name", "front_end"), RUNS)
 def test_results(name, front_end):
-    """The results of an operation's golden calls have the stored checksum.
+    """The results of an operation's calls in golden_results.py have the stored checksum.
 
-    The checksum shows only changes. Tests of each operation show that the bits are right.
+    The checksum shows only whether bits have changed. Other tests show that the bits are right.
     """
     pytest.importorskip("ml_dtypes")
     if front_end == "tensor":
@@ -69,9 +69,9 @@ def test_texts(name):
 def test_pickled_objects_load():
     loaded = pickle.loads(golden_stored.PICKLE.read_bytes())
     fresh = golden_texts.objects()
-    # The expressions that make the objects have changed since the pickle was written, but the
-    # objects are equal. The pickle also has objects for the options of accumulators. No such object
-    # exists any more, so the test leaves them out.
+    # Some Python expressions that make these objects have changed since the golden pickle was
+    # written, but the objects are equal. The pickle also has objects of a former class, the options
+    # of accumulators. The test leaves these objects out.
     kept = [value for name, value in loaded.items() if not name.endswith(".options")]
     for stored, (expression, value) in zip(kept, fresh.items(), strict=True):
         assert golden_stored.same(stored, value), expression

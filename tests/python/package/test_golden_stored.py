@@ -44,8 +44,8 @@ def with_types(data: Any) -> Any:
 def without_numbers(data: Any) -> Any:
     """Returns the data of version 0.7 without the seeds and steps, which specs no longer have.
 
-    A table of a text and a seed becomes the text. Keys such as layer, seed and step are removed.
-    The codecs' texts in states lose their seed.
+    A dictionary of only a text, a seed and a stream becomes the text. Keys such as layer, seed and
+    step are removed. In saved states of codecs, `seed=` is removed from the codec's text.
     """
     if isinstance(data, list) and data and isinstance(data[0], dict) and "codec" in data[0]:
         return [one | {"codec": re.sub(r" seed=\d+", "", one["codec"])} for one in data]

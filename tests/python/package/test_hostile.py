@@ -19,7 +19,7 @@ import hostile  # noqa: E402
 from heap import growth, has_mallinfo2  # noqa: E402
 
 SHARE = 60
-"""In the quick tier, one of SHARE calls is made; `--all` makes all calls."""
+"""The quick tier makes about one in SHARE of the calls with wrong objects; `--all` makes all."""
 
 
 @pytest.fixture(autouse=True)

@@ -157,7 +157,8 @@ def test_materials_of_the_wheel():
 
 
 def test_the_lab_is_a_wheel_of_its_own(bare):
-    """The lab's commands run with the lab's wheel; without it, they name what to install."""
+    """Commands of the second package, cpd_lab, run if its wheel is installed, too. Without that
+    wheel, they name what to install."""
     bare.pip(str(made_wheel()), TORCH)
     words = ("cpd", "train", "--epochs", "1", "--no-baseline")
     needs = "needs the Python package 'cpd-lab' (pip install cpd-lab)"

@@ -34,9 +34,9 @@ exception would come after minutes.
 LATE = 2.0
 """Seconds from Ctrl-C until a late rank makes its call, on an idle machine."""
 INTERRUPTED = (130, -signal.SIGINT)
-"""The statuses with which an interrupted command may end; a shell sees both as 130.
+"""The two statuses with which a command may end after Ctrl-C. A shell reports 130 for each.
 
-Python ends itself by the signal if Ctrl-C arrives within an exec(), as in imports.
+Python ends itself by the signal (status -SIGINT) if Ctrl-C arrives within an exec(), as in imports.
 """
 LONG = [
     "gemm",

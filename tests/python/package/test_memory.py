@@ -23,11 +23,11 @@ import cpd.functional as F  # noqa: E402
 CALLS = 1_000
 ALL_CALLS = 200_000
 SPARE_BYTES = 16
-"""The bytes by which the heap may grow for each call of a round: half of malloc's least chunk."""
+"""The bytes by which the heap may grow for each measured call: half of malloc's least chunk. The
+calls run in several rounds, and each round is measured."""
 MOST_BYTES, MOST_BLOCKS = 16 * 1024, 500
-"""The greatest growth of memory in a round: bytes of the heap, and Python's memory blocks.
-
-With ALL_CALLS calls in all rounds, this is less than a byte for each call.
+"""The most that memory may grow in one round of calls: bytes of the heap, and Python's memory
+blocks. With ALL_CALLS calls in all rounds, this is less than a byte for each call.
 """
 
 

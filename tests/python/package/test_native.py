@@ -60,9 +60,10 @@ def test_numbers_of_random_bits(bits):
 
 
 def test_a_piece_takes_its_own_random_integers():
-    """A chunk of a layer uses the random integers of its own values.
+    """When a codec encodes a chunk of a layer, each value uses the value's own random integer.
 
-    With a norm of 1, 0.4 is rounded down by the least integers and up by the greatest.
+    With norm 1, the random integer 0 rounds 0.4 down to 0, and the integer 2^24 - 1 rounds 0.4 up
+    to 1.
     """
     held = cpd.Codec("qsgd bits=2 bucket=4")._held
     x = np.float32([1, 0.4, 0.4, 0.4] * 2)

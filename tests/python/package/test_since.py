@@ -194,9 +194,10 @@ def test_every_name_has_its_row() -> None:
 
 
 def test_members_of_the_page_are_gone() -> None:
-    """The members that the page lists as removed do not exist any more.
+    """The members that the page from_07.md lists as removed do not exist any more.
 
-    The paragraph lists `Class.member`, followed by further members of the class.
+    The page's list names `Class.member`, and then further members of the same class by their names
+    alone.
     """
     text = PAGE.partition("Members that are gone:")[2].partition("\n\n")[0]
     classes = {name.rpartition(".")[2]: surface.found_at(f"cpd.{name}") for name in NAMES}
@@ -367,7 +368,7 @@ PICKLED = [
     ("cpd.hardware.vectors.checking", "Check", "VectorCheck"),
     ("cpd.hardware.vectors.vectors", "Vectors", "Vectors"),
 ]
-"""Classes that 0.7 pickled, as tuples: their module and name in the pickle, and their name now."""
+"""Classes in pickles of CPD 0.7, as tuples: module and name in the pickle, and the present name."""
 
 
 @pytest.mark.parametrize(("module", "name", "now"), PICKLED)

@@ -147,7 +147,8 @@ def test_digits(name, parse, text, digits):
 
 
 def stream_of(name: str) -> bytes:
-    """Returns an encoded stream of no values that names this codec and has a valid checksum."""
+    """Returns the bytes of an encoding of no values, with a valid checksum. The text `name` stands
+    where an encoding names its codec."""
     valid = cpd.Codec("fp32").encode(np.zeros(0, np.float32)).data
     body = bytearray(valid[:48])
     body[6:8] = struct.pack("<H", len(name))
@@ -196,7 +197,7 @@ SEEDS = {
 
 
 def mutated(seeds, rng):
-    """Returns a text of `seeds` in which random words are removed, replaced or added."""
+    """Returns one of the valid texts `seeds` with random words removed, replaced or added."""
     words = re.findall(r"\w+|\W", rng.choice(seeds))
     pool = [*words, *re.findall(r"\w+|\W", rng.choice(seeds)), *"=:,'\"(){}[]\n-\0é", "9" * 25]
     for _ in range(rng.randint(1, 4)):

@@ -34,9 +34,10 @@ def virtual() -> dict[str, str]:
 
 
 def test_64_workers_move_in_four_bits():
-    """Sums of four-bit outer gradients of 64 workers in fp32 move the weights, as in the guide.
+    """If 64 workers send outer gradients in four bits and the sums are in fp32, weights move.
 
-    Contributions can then use the whole range of the four-bit format.
+    The guide states this. Sums in fp32 let each contribution use the whole range of the four-bit
+    format.
     """
     torch.manual_seed(0)
     model = torch.nn.Linear(8, 2)
@@ -142,8 +143,8 @@ def test_layers_meet_by_fragments():
                 parameter.data.add_(torch.randn_like(parameter))
         outer.report = {}
         met.append((outer.step(), sorted(outer.report)))
-    # The layers have 54, 3, 240 and 5 values. A fragment has the layers whose middle lies in its
-    # half of all values: the first two layers form the first fragment.
+    # The layers have 54, 3, 240 and 5 values. The two fragments halve the list of all 302 values. A
+    # layer belongs to the half that contains the layer's middle: the first two to the first.
     nothing, first, second = (False, []), (True, sorted(NAMES[:2])), (True, sorted(NAMES[2:]))
     assert met == [nothing, first, nothing, second] * 2 + [nothing]
     assert not torch.equal(models[0][3].bias, models[1][3].bias)

@@ -170,7 +170,8 @@ def noisy(model: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 
 
 def test_without_seeds_nodes_draw_as_a_loop_does():
-    """Every value of `keep` gives the same random numbers, in the step and afterwards."""
+    """Every value of `keep` gives the random numbers of a plain loop over the nodes, during the
+    step and in later draws from torch, Python and NumPy."""
     found = []
     for keep in (None, "memory", "disk", "recompute", "loop"):
         random.seed(1)
@@ -200,9 +201,8 @@ def test_seeded_nodes_leave_torchs_generator_alone():
 
 
 class Counting(torch.nn.Module):
-    """A module whose forward pass replaces a buffer, creates a buffer, and records a magnitude.
-
-    Layers with delayed scaling record their largest magnitudes in the same way.
+    """A module whose forward pass replaces a buffer, creates a buffer, and stores a magnitude in a
+    history of largest magnitudes, as layers with delayed scaling do.
     """
 
     def __init__(self) -> None:
@@ -350,7 +350,7 @@ def test_scaled_losses_and_clipped_gradients():
 
 @pytest.mark.gpu
 def test_on_the_gpu(gpu):
-    """Gradients of virtual nodes on a GPU are summed there, with the bits of the CPU."""
+    """Gradients of virtual nodes on a GPU are summed on the GPU, with the same bits as on a CPU."""
     require_gpu_itself("random generators")
     model = perceptron().cuda()
     images = torch.randn(6, 3, device="cuda")

@@ -75,12 +75,12 @@ class Loop(NamedTuple):
         longest_in: str = "",
         through: str = "",
     ) -> int:
-        """Returns the number of instructions of one iteration, or their summed `cost`.
+        """Returns the number of instructions of one iteration, or the sum of their `cost`.
 
-        The instructions are those on the shortest path from the loop's head to the branch back. A
-        block is a range without a branch. With `by_longest`, the path includes the block with the
-        most instructions that begin with `longest_in`. With `through`, the path includes all blocks
-        that have an instruction beginning with `through`.
+        Counts the instructions on the shortest path from the loop's head to the branch back. A
+        basic block is a range without a branch. With `by_longest`, the path must include the block
+        with the most instructions whose name begins with `longest_in`. With `through`, it must
+        include all blocks with an instruction whose name begins with `through`.
         """
         blocks = _blocks(self.code)
         costs = [sum(map(cost, block)) for block in blocks]
@@ -96,9 +96,9 @@ class Loop(NamedTuple):
 
 
 def reads_together(code: list[Instruction], operation: str) -> int:
-    """Returns the most read instructions `operation` with no branch or store between them.
-
-    A thread issues in order, so it requests all these reads before it waits for the first.
+    """Returns the greatest number of read instructions `operation` without a branch or store
+    between them. A thread issues in order, so it requests all these reads before it waits for the
+    first one.
     """
     run = most = 0
     for instruction in code:

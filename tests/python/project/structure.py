@@ -64,8 +64,8 @@ PYTHON_ORDER = (
 )
 PYTHON_PACKAGES = ("cpd", "cpd_lab")
 COMPILED = "cpd._core"  # the one module that has no source in python/cpd
-# The only file that may name the lab: it has the errors for names of version 0.7. Otherwise cpd
-# finds the lab by entry points.
+# The only file of cpd that may name the package cpd_lab: it has the errors for names of version
+# 0.7. Otherwise cpd finds cpd_lab by entry points.
 NAMES_THE_LAB = "python/cpd/_since.py"
 
 # Headers of other libraries, by pattern: the packages that may include them, and the greatest
@@ -78,13 +78,14 @@ FOREIGN = (
     (r"nccl\.h$", ("cpd/comm/transport/nccl/",), 1),
 )
 
-# The files of the tree that the oracle may include, and the files that may include the oracle.
+# The files of the tree that the C++ oracle (slow reference arithmetic for tests) may include, and
+# the files that may include the oracle.
 ORACLE = "cpd/oracle/"
 ORACLE_MAY_INCLUDE = ("cpd/oracle/", "cpd/spec/", "cpd/base/parallel.h", "cpd/export.h")
 ORACLE_IS_FOR = ("cpd/oracle/", "bindings/")
 
-# The folders that may include the kernels' own headers. All other code calls kernels through the
-# tables.
+# The folders that may include the kernels' own headers. All other code calls kernels through a
+# backend's table of functions.
 KERNELS = "kernels/"
 KERNELS_ARE_FOR = ("kernels/", "cpd/backend/")
 
@@ -226,7 +227,8 @@ def root_modules(root: Path) -> list[str]:
 
 
 def _place(name: str, order: Order) -> tuple[int, str] | None:
-    """Returns the package of a file, after the index of its row in `order`; None for no package."""
+    """Returns the package of a file as (index of its row in `order`, package); None if the file
+    belongs to no package."""
     best, place = -1, None
     for row, packages in enumerate(order):
         for package in packages:
@@ -238,7 +240,8 @@ def _place(name: str, order: Order) -> tuple[int, str] | None:
 
 
 def against_the_order(edges: Edges, order: Order) -> list[str]:
-    """Complains about files in no package, and about uses of packages in this or a higher row."""
+    """Complains about files in no package, and about uses of another package that is not in an
+    earlier row of `order`."""
     complaints = []
     for name, targets in sorted(edges.items()):
         here = _place(name, order)
@@ -327,7 +330,8 @@ def missing_paths(root: Path) -> list[str]:
 
 
 SIZES = (names_of_the_lab, root_modules, long_files, long_prose, missing_paths)
-"""The checks of names of the lab, numbers of modules, lengths of files and lines, and paths."""
+"""Checks of single files: names of the package cpd_lab, the number of modules in python/cpd,
+lengths of files and lines, and paths in CONTRIBUTING.md."""
 
 
 def complaints(root: Path) -> list[str]:

@@ -42,9 +42,10 @@ def test_a_verdict_needs_the_median_and_every_round(ratios, word):
 
 
 def test_a_noisy_round_does_not_end_what_confirms_a_verdict():
-    """Rows found slower or faster in rounds 1 to 3 are measured again in rounds 4 to 9.
+    """Benchmarks found slower or faster in rounds 1 to 3 are measured again in rounds 4 to 9.
 
-    A row is measured no further after a round that finds the opposite: faster instead of slower.
+    A benchmark is measured no further after a round with the opposite result: faster, if it was
+    slower before, or slower, if it was faster.
     """
     rounds = {
         "slower": [0.966, 0.967, 0.968, 0.991, 0.96, 0.96, 0.96, 0.96, 0.96],
@@ -106,7 +107,8 @@ def row(name, value=10.0, unit="GB/s", **more):
 
 
 def noted():
-    """Returns the comparison of two versions that have rows of every kind."""
+    """Returns the comparison of two versions with benchmark rows of every kind: in both versions,
+    in one, with another unit, with wrong results, and skipped."""
     others = [row("same"), row("loss"), row("gone"), row("unit"), row("wrong")]
     own = [row("same"), row("loss"), row("new"), row("unit", unit="ms"), row("bits")]
     others += [{"name": "bits", "wrong": "not exact"}, {"name": "skip", "skipped": "no torch"}]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests benchmark rows under autocast, without timing.
+"""Tests the benchmark of training under autocast, without timing.
 
-A recipe's row is compared to a training step without the recipe. The products of this other step
-must have the data types that the recipe's operands need, and correct results.
+The benchmark compares a training step with a recipe to a step without it. The products of the step
+without the recipe must have the data types that the recipe's operands need, and correct results.
 """
 
 from __future__ import annotations

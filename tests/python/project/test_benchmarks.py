@@ -233,8 +233,8 @@ def test_a_cpu_without_avx512_has_a_column_of_its_own(tmp_path):
     keep(tmp_path, "amd", "25", "avx512", row("a", value=40.0))
     before = table.table(table.stored(tmp_path), ["a", "b"])
     assert table.avx2_table(table.stored_on_avx2(tmp_path), ["a", "b"]) == ""
-    # Stores runs of an older and of a newer CPU without AVX-512, and of the CPU above limited to
-    # AVX2. These runs do not change the table of CPUs with AVX-512.
+    # Stores runs of an older and of a newer CPU without AVX-512, and of the first CPU when limited
+    # to AVX2. These runs do not change the table of CPUs with AVX-512.
     keep(tmp_path, "amd", "23", "avx2", row("a", value=9.0), row("b", value=3.0))
     keep(tmp_path, "amd", "27", "avx2", row("a", value=50.0))
     keep(tmp_path, "amd", "25", "avx2", row("a", value=30.0), held="avx2")

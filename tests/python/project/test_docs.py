@@ -84,7 +84,7 @@ def test_a_command_is_shown() -> None:
 
 @pytest.mark.parametrize("page", ["models", "reduce", "hardware"])
 def test_five_tasks_in_ten_minutes(page: str) -> None:
-    """Each page of tasks has five tasks, which take less than ten minutes in all.
+    """Each page in docs/tasks has five tasks for users, which take less than ten minutes in all.
 
     Each task states its time and shows an output. Each page shows at least one error.
     """

@@ -130,8 +130,8 @@ def test_a_number_chooses_a_mutant(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (text,) = schemata.files(planted).values()
     state = schemata.HEADER.replace("#pragma once", "") + schemata.SOURCE
     built = _compiled(tmp_path / "built", state, text, MAIN, "int main() { print(f); }")
-    # The expected results come from another program, with TEXT and a changed copy of TEXT for each
-    # mutant. Each copy is in a namespace of its own.
+    # The expected results come from a second program. It contains the unchanged TEXT, and for each
+    # mutant a copy of TEXT with the mutant's change, each in a namespace of its own.
     texts = [TEXT, *(TEXT.replace(before, after) for before, after in CHANGES)]
     spaces = [f"namespace n{i} {{ {each} }}" for i, each in enumerate(texts)]
     calls = "".join(f"print(n{i}::f); " for i in range(len(texts)))

@@ -92,7 +92,7 @@ def is_path(node: ast.AST) -> bool:
 
 
 def test_help_is_enough() -> None:
-    """Each help text that the page newcomer.md names has the words that the page's task needs."""
+    """Each `help(...)` that newcomer.md names shows the words that a reader needs for the task."""
     texts = {
         "cpd.cast": ("random", "cpd.Cast"),
         "cpd.Cast": ("stochastic", "random_bits", "⌊f · 2^N⌋ + R ≥ 2^N"),

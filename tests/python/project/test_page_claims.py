@@ -96,8 +96,8 @@ NAMES = {
     "torchao: float8 by blocks": "torchao_blockwise",
     "DeepGEMM": "deepgemm",
 }
-"""The rows of the page's table of golden vectors. Each is mapped to the implementation whose
-vectors the row counts."""
+"""Maps each row of the table of golden vectors in BITS.md to the library that made the row's
+vectors."""
 
 
 def test_golden_vectors() -> None:
@@ -134,9 +134,8 @@ def test_signs_of_zero_sums(accumulator: str, minus: bool) -> None:
 
 
 def test_options_of_clocked_modules() -> None:
-    """The hardware guide's options of clocked modules are options of `cpd vectors`.
-
-    The guide states the default of the last option as `cpd vectors --help` does.
+    """The options that the hardware guide lists for modules with `--clock` are options of
+    `cpd vectors`. The guide and `cpd vectors --help` state the same default for the last one.
     """
     table = rows(HARDWARE, "| option of a module with `--clock` |")
     said = " ".join(command("vectors", "--help").split())

@@ -60,7 +60,7 @@ def test_stuck():
 
 
 def test_is_measured_again_where_old(monkeypatch):
-    """The speed is measured again if the last measurement is old, because the load may change."""
+    """The machine's speed is measured again if the last measurement is old, for loads change."""
     monkeypatch.delenv(patience.NAME, raising=False)
     seconds, now = [3 * patience.IDLE, 5 * patience.IDLE], [1000.0]
     monkeypatch.setattr(patience, "_start", lambda: seconds.pop(0))

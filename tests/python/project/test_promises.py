@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that each promise to users has its tests, and that the check of this finds mistakes."""
+"""Tests that each promise to users has tests, and that promises.py, which checks this, finds
+mistakes."""
 
 from __future__ import annotations
 

@@ -117,9 +117,10 @@ def test_short_columns_are_warned_of() -> None:
 
 
 def test_a_few_sums_near_zero_decide_the_mean_relative_error() -> None:
-    """Equation 5 of the APS paper and the relative RMS error prefer different group sizes.
+    """The mean relative error (equation 5 of the APS paper) and the relative RMS error of an
+    all-reduce prefer different group sizes.
 
-    They prefer the same one if equation 5 leaves out the ten sums of a thousand with the largest
+    They prefer the same size if the mean leaves out the ten of a thousand sums with the largest
     relative errors. Such sums are near zero.
     """
     x = np.random.default_rng(0).standard_normal((256, 1000), "f")

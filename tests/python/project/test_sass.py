@@ -332,8 +332,8 @@ def stored(kernels: dict[str, list[sass.Instruction]]) -> dict[str, float]:
 def _share(name: str, kernels: dict[str, list[sass.Instruction]]) -> float:
     """Returns a kernel's speed as a share of the speed at which an H100 copies as many bytes.
 
-    Only the issue of instructions limits this estimate. Instructions that make random integers do
-    not count, and no GPU was measured.
+    The estimate assumes that only the rate at which instructions are issued limits the kernel.
+    Instructions that make random integers do not count, and no GPU was measured.
     """
     slots = FIGURES[name].of(kernels, sass.slots)
     return min(1.0, round(_LANES / slots / (_COPIED / BYTES[name]), 2))
@@ -368,13 +368,15 @@ def test_instructions(
 def test_reads_wait_together(
     kernel: str, operation: str, least: int, kernels: dict[str, list[sass.Instruction]]
 ) -> None:
-    """A thread requests several terms before it waits; otherwise sums take five times as long."""
+    """A GPU thread requests several terms of a sum from memory before it waits for the first one.
+    Otherwise sums take five times as long."""
     (code,) = (code for name, code in kernels.items() if kernel in name)
     assert sass.reads_together(code, operation) >= least
 
 
 def test_comments_give_the_stored_figures() -> None:
-    """The tables in gemm_registers.h and gemm_halves.h state the stored figures."""
+    """The tables in gemm_registers.h and gemm_halves.h state the instruction counts that sass.json
+    stores."""
     stored = json.loads(_STORED.read_text())["instructions"]
     of_registers = ("rounded", "rounded, any bits", "exact", "Kahan", "Kahan, any bits", "plain")
     tables = {"registers": of_registers, "halves": ("fp16", "bf16")}

@@ -132,7 +132,8 @@ def test_what_a_user_is_told_of_counts(found: dict[str, Any], name: str) -> None
     ],
 )
 def test_what_does_not_count(found: dict[str, Any], name: str) -> None:
-    """The surface excludes modules, torch's functions, names counted apart and names on no page."""
+    """The counted public names exclude modules, torch's functions, separately counted names, and
+    names that no page mentions."""
     assert name not in found["names"]
 
 

@@ -86,7 +86,8 @@ def of_a_group() -> None:
 
 
 def of_one_rank() -> None:
-    """With groups of one rank each, ranks may call the model different numbers of times."""
+    """If each rank exchanges magnitudes only with itself (`amax_group` has one rank), ranks may
+    call the model different numbers of times."""
     groups = [dist.new_group([rank]) for rank in range(2)]
     model, _ = made(amax_group=groups[dist.get_rank()])
     train(model, 2 + dist.get_rank())
@@ -142,9 +143,8 @@ def fsdp() -> None:
 
 
 def within_layers() -> None:
-    """If a step begins within a layer's forward, ranks exchange no magnitudes; the report says so.
-
-    Ranks may then take different numbers of steps.
+    """If a step of delayed scaling begins within a layer's forward, ranks exchange no largest
+    magnitudes. The conversion report says so. Ranks may then take different numbers of steps.
     """
     for options in ({}, {"amax_group": dist.group.WORLD}):
         model, report = made(**options)

@@ -90,7 +90,8 @@ def ddp_unused() -> None:
 
 
 def ddp_accumulates() -> None:
-    """Under no_sync each rank has its own gradients; the model's step count grows at each call."""
+    """Under no_sync each rank has its own gradients. Each call of the converted model adds one to
+    the model's step count (`cpd_clock`), as without no_sync."""
     model = made()
     wrapped, rank = DistributedDataParallel(model), dist.get_rank()
     alone = copy.deepcopy(model)

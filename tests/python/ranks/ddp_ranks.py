@@ -121,7 +121,8 @@ def known_module() -> None:
 
 
 def initial_buckets() -> None:
-    """With find_unused_parameters, DDP has several buckets in the first pass, too."""
+    """With find_unused_parameters, DDP divides the gradients into several buckets already in the
+    first backward pass."""
     run(perceptron, STOCHASTIC, find_unused_parameters=True)
 
 

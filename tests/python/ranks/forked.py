@@ -238,7 +238,8 @@ def _start(folder: Path) -> None:
 
 
 def _serve(folder: Path) -> dict[str, Any]:
-    """Forks a child for each request; in the child, returns the request."""
+    """Forks a child for each request to run a program. Returns only in a child, and then returns
+    the request."""
     for name in PRELOADED:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
@@ -301,7 +302,7 @@ def _request(line: socket.socket) -> dict[str, Any]:
 
 
 def _become(request: dict[str, Any]) -> None:
-    """Runs the program as a separate interpreter would."""
+    """Runs the requested program in this process, as a new Python interpreter would run it."""
     if request["session"]:
         os.setsid()
     for number, own in zip(request["files"], (0, 1, 2), strict=True):

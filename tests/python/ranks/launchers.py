@@ -3,7 +3,8 @@
 
 import sys
 
-# spawn.py has other options: with its recovery mode, mpirun's exit status would always be 0.
+# Unlike the options in spawn.py, these do not turn on mpirun's recovery from lost ranks, with which
+# mpirun's exit status would always be 0.
 MPI_SETTINGS = {
     "TERM": "dumb",  # mpirun gives its ranks a terminal
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

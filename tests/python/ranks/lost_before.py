@@ -21,7 +21,8 @@ WORLD = 4
 TIMEOUT = 4.0
 """The communicators' timeout in seconds, on an idle machine."""
 PATIENCE = 3
-"""The most runs of a trial. Each run has three times the timeout of the run before."""
+"""The greatest number of runs of a trial, a test that loses ranks. Each run has three times the
+timeout of the run before."""
 ROOM = 60.0
 """Seconds after the timeout at which a survivor counts as hanging, on an idle machine."""
 WAYS = {
@@ -91,8 +92,8 @@ def heard(make: Callable[[], Any]) -> dict[str, Any]:
 def rank_of_trial(
     rank: int, connect: Callable[[], Any], way: str, kind: str, victims: list[int]
 ) -> dict[str, Any]:
-    """Runs one rank of a trial. A survivor returns the error that reports the lost rank. If
-    `victims` has two ranks, the error reports the second one."""
+    """Runs one rank of a trial, a test that loses the ranks `victims`. A survivor returns the error
+    that reports the lost rank. If `victims` has two ranks, the error reports the second one."""
     if way == "subgroup":
         return rank_of_subgroup(rank, connect(), kind, victims)
     if way == "in MPI":
@@ -124,7 +125,8 @@ def rank_of_subgroup(rank: int, comm: Any, kind: str, victims: list[int]) -> dic
 
 
 def victims_of(way: str, number: int) -> list[int]:
-    """Returns the ranks that trial `number` loses. The trials lose every rank, rank 0 included."""
+    """Returns the ranks to lose in trial `number`, a test with all ranks. Over all trials, every
+    rank is lost, rank 0 included."""
     first = number % WORLD
     return [first, (first + 1 + number // WORLD % (WORLD - 1)) % WORLD][: 1 + (way == "subgroup")]
 

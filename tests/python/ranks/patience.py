@@ -17,7 +17,7 @@ NAME = "CPD_TEST_SLOWNESS"
 IDLE = 0.25
 """The seconds in which an interpreter starts, imports the package and ends, on an idle machine."""
 FRESH = 20.0
-"""The seconds for which a measurement is valid."""
+"""The seconds after which the machine's slowness is measured again."""
 
 
 def slowness() -> float:

@@ -105,11 +105,12 @@ def spawn_ranks(
     victims: tuple[int, ...] = (),
     connects: bool = True,
 ) -> list[Spawned]:
-    """Runs `module:function`(comm, *arguments) on `world` ranks and returns each rank's outcome.
+    """Runs `module:function`(comm, *arguments) on `world` ranks, and returns each rank's result and
+    how its process ended.
 
-    Skips the test if the transport is not available. Fails the test if a rank, other than the ranks
-    in `victims`, raises, does not end within `limit`, or ends with an error. Under MPI with
-    victims, an error status is not detected.
+    Skips the test if the transport is not available. Fails the test if a rank raises, does not end
+    within `limit`, or ends with an error. Only ranks in `victims` may do so. Under MPI with
+    victims, the error statuses of the other ranks are not detected.
 
     Args:
         transport: "mpi" or "gloo".

@@ -12,7 +12,7 @@ def options_of(run: dict) -> TrainOptions:
 
 
 def told(result: TrainResult) -> dict:
-    """Returns all results of a training as JSON reads them back."""
+    """Returns all results of a training, after a conversion to JSON text and back."""
     layers = [vars(layer) for layer in result.layers]
     gradients = [[layer.flatten().tolist() for layer in node] for node in result.last_gradients]
     summary = {

@@ -373,7 +373,7 @@ TEXTS = {
     ],
 )
 def test_a_bad_file_gives_one_line(tmp_path, capsys, suffix, name, content):
-    """The command prints one line, which says what is wrong with the file."""
+    """For an invalid gradient file, `cpd roundoff` prints one line that says what is wrong."""
     path = tmp_path / f"bad{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=r"bad\.") as error:

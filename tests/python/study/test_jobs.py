@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that measurements in this process, in processes and in cluster jobs have equal results."""
+"""Tests that a study measures the same results in this process, in several processes, and in jobs
+of a cluster."""
 
 import functools
 import os

@@ -192,8 +192,8 @@ def test_machines_are_values():
 
 
 def test_levels_of_files_of_older_versions(tmp_path):
-    """Files of older versions may have tables `within` and `between`, for links within and between
-    hosts. The key `port` of `within` is used only without a table `between`."""
+    """A machine's description from an older CPD may have tables `within` and `between`, for links
+    within and between hosts. The key `port` of `within` is used only without a table `between`."""
     path = tmp_path / "old.toml"
     path.write_text("within = { alpha = 0, bandwidth = 8, port = 2 }\n")
     assert Machine(path).port == 2.0

@@ -53,7 +53,8 @@ def test_recommend_of_codecs(normal_file, tmp_path, wire):
 
 
 def test_groups_that_change_nothing_are_not_recommended(normal_file, capsys):
-    """For a codec, the rows of all group sizes have error, steps and time of exchange `owner`."""
+    """A codec's sums do not depend on the group size: `cpd roundoff` states error, steps and time
+    of exchange `owner` for every group size."""
     arguments = ["roundoff", "--gradients", str(normal_file), "--recommend", "--no-baselines"]
     assert main([*arguments, "--reduce", "int4", "--group-sizes", "2,4,8"]) == 0
     printed = capsys.readouterr().out
@@ -75,7 +76,8 @@ def test_scaled_formats_have_no_aps(normal_file, tmp_path, name):
 
 
 def test_a_text_may_have_its_group_size(normal_file, tmp_path):
-    """A text with its own group size is measured with that size, other texts with all sizes."""
+    """A spec with `group_size=` in its text is measured with this group size, other specs with all
+    sizes of --group-sizes."""
     out = tmp_path / "table.json"
     words = ["--gradients", str(normal_file), "--reduce", "e4m3 group_size=3, e4m3, e[3]m0"]
     assert main(["roundoff", *words, "--group-sizes", "2,8", "--json", str(out)]) == 0
@@ -160,8 +162,8 @@ def test_gradients_of_a_kind_have_one_recommendation_or_a_tie():
 
 
 def test_resamples():
-    """`undecided` gets each choice's share of the resamples in which it is best. It returns the one
-    choice that has nearly all resamples, or the choices that share nearly all."""
+    """`undecided` gets, for each candidate, the share of random resamples of the data in which the
+    candidate is best. It returns the candidates that together are best in nearly all resamples."""
     draw = np.random.default_rng(0)
     near = 1 + 0.1 * draw.random((2, 8, 16))
     errors = np.concatenate([near, near[:1] * 2])
@@ -175,7 +177,7 @@ def test_resamples():
 
 
 def test_a_tie_is_printed(tmp_path, capsys):
-    """A recommendation prints a tie if group sizes differ only by chance.
+    """`cpd roundoff --recommend` prints that group sizes tie if their errors differ only by chance.
 
     Here e5m6 sums values that e4m3 has already rounded coarsely.
     """
@@ -236,7 +238,8 @@ def test_a_lost_sum_is_a_dash_and_no_advice(huge_file, tmp_path, capsys):
 
 
 def test_a_lost_sum_is_not_on_the_front_of_costs(huge_file, capsys):
-    """e4m3 without APS is fastest, but its sums are lost, so it is not on the Pareto front."""
+    """In the table of `cpd cost`, e4m3 without APS is fastest. But none of its sums is finite, so
+    it is not on the Pareto front."""
     words = ["cost", "--gradients", str(huge_file), "--compute", "0.1", "--ranks", "8"]
     assert main([*words, "--reduce", "e4m3,e4m3 aps,fp32", "--json", "-"]) == 0
     printed = capsys.readouterr()

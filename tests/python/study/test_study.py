@@ -41,7 +41,7 @@ def test_roundoff_over_processes_is_the_virtual_one(transport: str) -> None:
 
 
 def test_ranks_that_are_threads_recommend_alike() -> None:
-    """Ranks that are threads of a process get the same recommendation."""
+    """Ranks that are threads of one process get the same recommended group size."""
     rng = np.random.default_rng(1)
     ranks = [[rng.standard_normal(300).astype(np.float32)] for _ in range(4)]
     spec = cpd.Reduce("e4m3", order="ring")
@@ -154,7 +154,8 @@ def test_cost_of_nonsense(arguments: Any, error: type[Exception], told: str) -> 
 
 
 def positive_ranks(world: int) -> list[Any]:
-    """Returns positive gradients. Long sums stall, so group sizes near √`world` err least."""
+    """Returns positive gradients of `world` ranks. Sums of many positive terms stop growing in a
+    short format, so groups of about √`world` ranks have the least error."""
     rng = np.random.default_rng(1)
     return [[rng.random(300, np.float32), rng.random((2, 40), np.float32)] for _ in range(world)]
 
@@ -287,9 +288,8 @@ def test_no_spread_of_few_values() -> None:
 
 
 def test_small_layers_fill_all_blocks() -> None:
-    """A round-off's spread is computed from 16 blocks of values; small layers share these blocks.
-
-    Forty layers with two values each give every block five values.
+    """The standard error of a round-off is estimated from 16 blocks of values, and small layers
+    share these blocks. Forty layers with two values each give every block five values.
     """
     rng = np.random.default_rng(0)
     ranks = [[rng.random(2, np.float32) + 1 for _ in range(40)] for _ in range(2)]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests edge cases of studies: choices among equals, signs, and invalid values in files."""
+"""Tests edge cases of studies: equally good candidates, negative values as largest magnitudes, and
+invalid values in files."""
 
 from __future__ import annotations
 

@@ -117,10 +117,10 @@ def test_a_cells_recipe():
 
 
 def pairs(x, length):
-    """Yields the pairs of vectors whose dot products are part of a sweep's measurement.
+    """Yields the pairs of vectors whose dot products a sweep measures for the matrix x.
 
-    The rows are cut into vectors, the vectors into groups. Each vector of a group is paired with
-    the first vector of the next group.
+    The matrix rows are cut into vectors of about `length` values, and the vectors are divided into
+    groups. Each vector of a group is paired with the first vector of the next group.
     """
     terms = x.shape[1] // math.ceil(x.shape[1] / length)
     vectors = [row[i : i + terms] for row in x for i in range(0, len(row) - terms + 1, terms)]
@@ -134,10 +134,10 @@ def pairs(x, length):
 
 
 def by_loops(x, cell, length):
-    """Returns the losses of the matrix x when it is cast and summed in dot products.
+    """Returns the errors of casting the matrix x and of dot products of the cast values.
 
-    `cell`, one measurement of a sweep, has the format `to` of the cast and the accumulator `sum`.
-    NumPy computes the exact values in binary64.
+    `cell` is one measurement of a sweep: it has the format `to` of the cast, and the accumulator
+    `sum` of the dot products. NumPy computes the exact values in binary64.
     """
     y = cpd.cast(x, cell.to, seed=cell.seed)
     with np.errstate(invalid="ignore"):
@@ -186,7 +186,8 @@ def test_losses_are_those_of_plain_loops(operand, total, rounding, shape):
 
 
 def overflowing(x, cell):
-    """Returns the number of values that overflow in the cast of `cell`, as observers count them."""
+    """Returns the number of values of x that overflow when cast to the format of `cell`, by the
+    function with which observers of layers count overflows."""
     torch = pytest.importorskip("torch")
     from cpd.nn.losses import Judged, judge
 
@@ -199,8 +200,8 @@ def overflowing(x, cell):
 )
 @pytest.mark.parametrize("piece", [64, 1000, 100_000])
 def test_pieces_change_nothing_of_the_values(monkeypatch, operand, piece):
-    """The losses do not depend on the pieces in which a sweep reads a matrix, even within a row or
-    a block."""
+    """A sweep reads a matrix in pieces. The length of a piece does not change the measured errors,
+    even if a piece ends within a row or a block of a scaled format."""
     monkeypatch.setattr(measure, "PIECE", piece)
     monkeypatch.setattr(measure, "GROUP", 4)
     for x in (normal(40, 96), normal(1, 5000), normal(7, 700)):

@@ -276,7 +276,8 @@ def test_where_messages_of_owner_go(ranks, per_host):
 
 
 def test_groups_of_hosts_cross_once():
-    """If groups are hosts, only the groups' masters send between hosts, one message at a time."""
+    """If each group of ranks is one host, only one rank of each group (the master) sends between
+    hosts, one message at a time."""
     spec = cpd.Reduce(HIERARCHICAL.format("fp32", 4))
     found = rounds(spec, 16, [1600], per_host=4)
     assert sum(one.steps for one in found if one.across) == 2 * (4 - 1)
@@ -377,8 +378,8 @@ def test_more_wrong_steps():
 def test_largest_magnitudes_decide_whether_values_are_packed():
     """The largest magnitudes decide whether ranks send sums in the format or in binary32.
 
-    e3m0 has no code for NaN, so sums that may overflow travel in binary32. To agree on the form, a
-    rank sends 8 bytes: 4 for the layer and 4 more.
+    e3m0 has no code for NaN, so sums that may overflow are sent in binary32. Ranks first agree on
+    the largest magnitude: each sends 8 bytes, 4 for the only layer and 4 in addition.
     """
     small = messages("e3m0", 2, "alpha=0 beta=1", largest=1.0)
     assert small.messages == 8 + messages("fp32", 2, "alpha=0 beta=1").messages / 8

@@ -57,7 +57,8 @@ def test_a_module_is_named_where_there_are_several():
 
 
 def test_a_model_in_ddp_is_the_model_itself():
-    """A tracker uses the names that a model in DDP has without DDP, and reports its coverage."""
+    """For a model in DDP, a tracker uses the layers' names without DDP, and reports the coverage of
+    the model."""
     model = nn.Sequential(nn.Linear(4, 4))
     cpd.convert(model, "mxfp8")
     wrapped = object.__new__(nn.parallel.DistributedDataParallel)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a tracker writes exactly the numbers of the observer, coverage and all-reduces."""
+"""Tests that `cpd.track.Tracker` writes exactly the numbers that the observer of layers, the
+coverage report and the all-reduces give."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def test_what_is_written_is_what_the_observer_has():
 
 
 def test_steps_of_several_calls():
-    """If a step has several calls, the tracker reports the numbers of the last observed call."""
+    """If a training step calls the model several times, `cpd.track.Tracker` writes the numbers of
+    the last call that it observed."""
     made, seen = model(), Seen()
     with Tracker(made, seen, every=1) as track:
         for scale in (1.0, 64.0):

@@ -80,8 +80,8 @@ struct OwnFiber : Fiber {
   ~OwnFiber() { munmap(stack, kStackBytes); }
 };
 
-/// Suspends the fiber `from` and continues `to`. Returns when another fiber continues `from`. Uses
-/// swapcontext, which takes two system calls, only under ASan, which supports no other way.
+/// Suspends the fiber `from` and continues `to`. Returns when another fiber continues `from`. ASan
+/// requires swapcontext; otherwise jumps are used, because swapcontext takes two system calls.
 void switch_to(Fiber& from, Fiber& to) {
 #if defined(__SANITIZE_ADDRESS__)
   void* kept = nullptr;
@@ -138,8 +138,9 @@ class Block {
     ++at_barrier_;
     Wait(State::waits);
   }
-  /// Two results alternate, because a thread may reach the next barrier before the last thread has
-  /// read this barrier's result.
+  /// Waits for all threads, and returns whether every thread passed true. Two variables hold the
+  /// results of successive barriers in turn: a thread may reach the next barrier before the last
+  /// thread has read this barrier's result.
   bool BarrierAnd(bool value) {
     const std::size_t turn = turn_;
     if (at_barrier_ == 0) all_[turn % 2] = true;
@@ -168,8 +169,8 @@ class Block {
       Fail("lanes of a warp are at different collectives");
     }
     warp.operation = operation;
-    // Two sets of values alternate, because a lane may reach the next collective before the last
-    // lane has read the values of this collective.
+    // Two arrays hold the values of successive collectives in turn: a lane may reach the next
+    // collective before the last lane has read the values of this collective.
     LaneValues& values = warp.values[warp.turn % 2];
     values[threadIdx.x % kWarp] = value;
     if (++warp.arrived < kWarp) {

@@ -42,7 +42,7 @@ extern std::uint64_t half_fmas;
 /// Combines the values of all 32 lanes of a warp, and returns the result on each lane. `lanes` must
 /// be the mask of all lanes.
 unsigned collect(Collective operation, unsigned lanes, unsigned value);
-/// Returns the value of lane number `from` modulo 32.
+/// Returns the value that lane number `from` modulo 32 of the calling warp has passed.
 unsigned shuffle(unsigned lanes, unsigned value, unsigned from);
 
 /// Runs `thread` for each thread of the block blockIdx. `kernel` is the address of the kernel's

@@ -101,9 +101,9 @@ void Memory::Open(Devices devices) {
   }
 }
 
-/// Returns an address for `whole` bytes; null if there is no room. May use a free piece of up to
-/// twice the size, and then sets `whole` to that piece's size. Larger pieces have too many pages to
-/// open and close.
+/// Returns an address for `whole` bytes; null if there is no room. May use a freed range of up to
+/// twice the size, and then sets `whole` to that range's size. In larger ranges, the access to too
+/// many pages would have to be opened and closed.
 std::uint8_t* Memory::Place(std::size_t& whole) {
   if (const auto found = free_.lower_bound(whole);
       found != free_.end() && found->first <= 2 * whole) {

@@ -289,7 +289,8 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t bytes, unsigned) {
   *memory = Memory::AllocatePinned(bytes);
   return *memory == nullptr ? cuda_on_cpu::failed(cudaErrorMemoryAllocation) : cudaSuccess;
 }
-/// Pinned memory may be used by any device, so the work of all devices is done first.
+/// Frees pinned memory after all devices have done their queued work, because any device may use
+/// this memory.
 cudaError_t cudaFreeHost(void* memory) {
   for (int device = 0; device < cuda_on_cpu::kDevices; ++device) Stream::RunAllOf(device);
   Memory::FreePinned(memory);
@@ -364,7 +365,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
   *stream = new Stream(cuda_on_cpu::t_device);
   return cudaSuccess;
 }
-/// Returns at once, as CUDA does. The stream's queued work still runs when somebody waits for it.
+/// Does not wait for the stream's queued work, as CUDA does not. The work still runs when somebody
+/// waits for it.
 cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   const cudaError_t status = cuda_on_cpu::begin_wait();

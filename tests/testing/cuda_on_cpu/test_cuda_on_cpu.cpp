@@ -141,7 +141,8 @@ TEST(CudaOnCpu, BarriersSharedMemoryAndCollectives) {
   }
 }
 
-/// Without the barrier, the results are wrong in every order of the threads.
+/// If a kernel swaps neighboring values in shared memory without a barrier between write and read,
+/// the results are wrong in every order of the threads.
 TEST(CudaOnCpu, AMissingBarrierChangesResults) {
   const OnDevice<unsigned> x(kThreads);
   std::vector<unsigned> values(kThreads);
@@ -229,8 +230,8 @@ TEST(CudaOnCpu, LaunchesBeyondTheLimitsAreErrors) {
   cudaGetLastError();
 }
 
-/// Returns the message that the emulation gives. Under a sanitizer, the sanitizer may detect the
-/// fault first, so its messages are accepted.
+/// Returns the pattern of the message with which a process must end: `message`, the emulation's
+/// own. Under a sanitizer, which may detect the fault first, the sanitizer's messages match.
 std::string ours(const std::string& message) {
   return cpd::testing::kSanitized ? "Sanitizer|runtime error" : message;
 }

@@ -261,8 +261,8 @@ TEST(Halves, HeldOperands) {
 
 // --- products of matrices ---
 
-/// Counts how many sums of a product were computed in 16-bit lanes, by the number of fused
-/// operations on pairs.
+/// Tests which products of two matrices are computed in 16-bit lanes. Counts them by the fused
+/// operations on pairs of 16-bit floats that the kernel executed.
 class HalvesGpu : public GemmDevices {
  protected:
   static constexpr std::int64_t kSums = cuda::kHalvesSide * cuda::kHalvesSide;
@@ -297,13 +297,13 @@ TEST_F(HalvesGpu, TakeProductsOfFewBits) {
   EXPECT_EQ(InHalves({a, a}, testing::accumulator_of("e4m3")), 0);  // one tile, as fast without
 }
 
-// The products below have 70 x 130 sums in two tiles. A row's sums belong to 16 threads in the
-// first tile, and to one thread in the second.
+// The matrix products in the tests below have 70 x 130 results, which two tiles compute. The
+// results of one row belong to 16 threads in the first tile, and to one thread in the second.
 constexpr std::int64_t kThreadsOfRow = 16 + 1;
 
-/// The running sums are 15, 30, and so on. Before each group of 4 products, the kernel bounds the
-/// next sums. After two groups the bound exceeds 240 (e4m3's largest value), so the remaining
-/// products are added in binary32.
+/// A row of 15s times ones has the running sums 15, 30, and so on. Before each group of 4 products,
+/// the kernel bounds the next sums. After two groups the bound exceeds 240 (e4m3's largest value),
+/// so the remaining products of that row are added in binary32.
 TEST_F(HalvesGpu, LeaveSumsNearTheLimit) {
   std::vector<float> values(70 * 32, 1.0F);
   std::fill_n(values.begin(), 32, 15.0F);

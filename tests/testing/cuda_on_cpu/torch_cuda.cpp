@@ -212,8 +212,8 @@ Tensor as_host(const Tensor& x) {
   return at::from_blob(x.data_ptr(), x.sizes(), x.strides(), options);
 }
 
-/// Does all queued work of the two tensors' devices, and returns the devices whose memory a copy
-/// needs.
+/// Prepares a copy between two tensors: does all queued work of their devices, and returns the
+/// devices whose memory the copy accesses.
 Memory::Devices ready_devices(const Tensor& to, const Tensor& from) {
   Memory::Devices devices = 0;
   for (const Tensor* x : {&to, &from}) {

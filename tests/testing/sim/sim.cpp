@@ -25,7 +25,7 @@
 namespace cpd::sim {
 namespace {
 
-/// Returns the backend that provides the operations and the memory.
+/// Returns the backend of the CUDA emulation, which provides this device's operations and memory.
 const Backend& Emulation() { return *cpd_backend(); }
 
 std::atomic<std::int64_t> g_unknown_streams{0};
