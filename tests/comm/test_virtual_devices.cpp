@@ -78,7 +78,8 @@ class VirtualDevices : public testing::OnDevice {
     }
   }
 
-  /// Compares the results of two calls of four ranks, and the codecs' states after the calls.
+  /// Compares the device with the scalar kernels: the results of two reductions over four virtual
+  /// ranks, and the codecs' states after the reductions.
   void ExpectCalls(const Reduce& spec, bool finite) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     CodecStates on_scalar;

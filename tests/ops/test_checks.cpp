@@ -135,7 +135,7 @@ class Checks : public ::testing::Test {
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
   }
-  /// Returns the operations that also support wide formats.
+  /// Returns the operations that also support formats wider than binary32.
   Verbs WideVerbsOf(const Format& f) {
     return {{"ToString", [=] { ToString(f); }},
             {"CheckOfElements", [=] { CheckOfElements(f); }},

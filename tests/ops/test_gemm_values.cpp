@@ -381,7 +381,8 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
   }
 }
 
-// Tests columns whose sums pass the largest value at different values of k.
+// Tests products in which the sums of different columns pass the largest value at different values
+// of k.
 TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   Turns turns;
   for (const char* name : {"e4m3", "e5m2", "e3m2:nosub", "e4m3fn"}) {
@@ -443,7 +444,7 @@ TEST(GemmValues, OperandsFarFromOne) {
   }
 }
 
-// One of many addends is infinite, NaN, huge or tiny.
+// One element of the addend c is infinite, NaN, huge or tiny. All other elements are 0.
 TEST(GemmValues, OneAddendAmongMany) {
   const Format format = ParseFormat("e4m3");
   const Tensor a({17, 20}, operands(Values::on_grid, format, 17 * 20, 5));
