@@ -161,7 +161,8 @@ TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   }
 }
 
-/// The number of memory blocks in use is the same after every rank's contribution.
+/// The simulated device has the same number of memory blocks in use after every rank's
+/// contribution.
 TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   constexpr int kRanks = 6;
   std::vector<float> x(3000, 1.5F);

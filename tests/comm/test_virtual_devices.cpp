@@ -303,7 +303,7 @@ TEST_P(VirtualDevices, Errors) {
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
 }
 
-/// Makes two calls with each codec. The second call adds the rounding errors of the first. Some
+/// Reduces twice with each codec. The second reduction adds the rounding errors of the first. Some
 /// cases sum in groups of ranks, or divide the sum by the number of ranks.
 TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;

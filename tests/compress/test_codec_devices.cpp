@@ -364,7 +364,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
           codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
-        // Virtual ranks round in place: the rounded values replace the values.
+        // Virtual ranks round a layer in place: the rounded values replace the layer's values.
         if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));

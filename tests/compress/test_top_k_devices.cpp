@@ -282,7 +282,7 @@ TEST_P(TopKDevices, SpansOfTiles) {
               Distribution::few, 0, 1);
 }
 
-/// The rounded values may replace the input values.
+/// A top-k codec may round in place: the rounded values replace the input values.
 TEST_P(TopKDevices, InPlace) {
   constexpr std::int64_t kSize = 9000;
   const Case one{"e4m3", 50000000, false};
@@ -553,7 +553,7 @@ TEST_P(TopKKernels, RanksBeyond32Bits) {
   for (const int more : {0, 1, 30}) {
     Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
     // Sets the counts as if the layer had 3 * 2^33 values equal to 3, and as if the first tile had
-    // 2^33 ties.
+    // 2^33 ties (values of the least selected magnitude).
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
     };

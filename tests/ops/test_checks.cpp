@@ -94,8 +94,8 @@ void ExpectError(const std::string& what, const std::string& verb,
 
 class Checks : public ::testing::Test {
  protected:
-  /// Expects that each operation that takes a format and rounding options refuses them, and writes
-  /// nothing. `what` is part of the error's text.
+  /// Expects that each operation that takes a format and rounding options refuses this format with
+  /// these options, and writes nothing. `what` is part of the error's text.
   void Refused(const std::string& what, const Format& format, const RoundingOptions& o) {
     Each(what, VerbsOf(format, o));
     Each(what, VerbsOf(Accumulator{format, Scheme::sequential, o}));

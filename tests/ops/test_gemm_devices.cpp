@@ -318,7 +318,7 @@ TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   }
 }
 
-/// Tests of features that only devices other than the CPU have.
+/// A test fixture for features of Gemm that only devices other than the CPU have.
 class GemmGpu : public GemmDevices {
  protected:
   void SetUp() override { GpuTest::SetUp(); }

@@ -128,7 +128,7 @@ TEST(GemmScaled, OneOperandAlone) {
   EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e6m9")));
 }
 
-/// A block may be longer than k, by any amount.
+/// A block of values that share a scale may be longer than the sums, by any amount.
 TEST(GemmScaled, HugeBlocks) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   Maker make(ParseFormat("e4m3"));

@@ -132,7 +132,8 @@ TEST(GemmValues, StorageTrapVectors) {
   }
 }
 
-// A bit far below the precision of binary32 or binary64 decides the tie.
+// The product or the addend is a tie of the format. The other of the two, which may be far below
+// the precision of binary32 or binary64, decides the tie.
 TEST(GemmValues, FusedSumsNextToTiesOfFarApartTerms) {
   std::vector<float> a, b, c;
   for (const float sign : {1.0f, -1.0f}) {
@@ -362,7 +363,7 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
     for (const int bits : {format.precision() - 1, format.precision(), format.precision() + 1}) {
       const int left = std::max(bits / 2, 1);
       const int right = std::max(bits - left, 1);
-      // The exponent of the last bit of the smallest product.
+      // The exponent of the last bit that the smallest product of a and b may have.
       for (const int last : {least - 1, least, least + 1, (least + format.emax()) / 2 - bits,
                              format.emax() - bits - 2, format.emax() - bits}) {
         const int of_a = last / 2 + left;

@@ -215,8 +215,7 @@ class Messages {
     }
   }
 
-  /// The running sum of slice s starts at member s + 1 and ends at member s, which then sends the
-  /// result.
+  /// In a ring, the sum of slice s goes from member s + 1 to member s, which sends the result.
   template <class RankOf>
   void ring(const std::vector<Values>& parts, const RankOf& rank_of) {
     const int members = static_cast<int>(parts.size());
@@ -239,8 +238,7 @@ class Messages {
     const auto pieces = [&](int unit) {
       return dealt(parts, static_cast<std::size_t>(members(unit)));
     };
-    // Every member of a group sends to every other member: contributions in the first phase of the
-    // hierarchical exchange, results in its last phase.
+    // Every member of a group sends contributions, or `results`, to every other member.
     const auto exchange = [&](bool results) {
       for (int distance = 1; distance < k; ++distance) {
         Step& now = step();
@@ -349,9 +347,8 @@ TEST(Cost, EqualsTheMessagesCounted) {
   }
 }
 
-/// The rank that sums a layer's first slice (its owner) follows from the layer's number, not from
-/// its position in the call. So a rank's cost of all layers in one call equals the sum of its costs
-/// of single calls.
+/// The owner of a layer's first slice follows from the layer's number, not from its position in the
+/// call. So a rank's cost of a call with all layers is the sum of its costs of single calls.
 TEST(Cost, NumbersOfLayersChooseOwners) {
   Reduce spec;
   const Sizes sizes(10, 1);
@@ -386,8 +383,8 @@ TEST(Cost, PublishedSteps) {
   }
 }
 
-/// The cost of an exchange, as a row of the table in cpd/comm/README.md: the number of steps, and
-/// the bytes that a rank sends.
+/// The cost of an exchange, a row of cpd/comm/README.md's table: steps, and bytes that a rank
+/// sends.
 struct Row {
   std::int64_t steps, bytes;
 };

@@ -165,8 +165,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line (a matrix's row or column) from first_k on, in panels: groups
-// of `width` lines whose values with the same k are neighbors.
+// Packs `count` values of each matrix row (or column) from first_k on, `width` lines to a panel.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -248,8 +247,7 @@ bool check(const Accumulator& accumulator, const Product& product) {
   return good;
 }
 
-// Returns the dot product of a and b, plus c. Expects that every backend agrees with the
-// computation in integers.
+// Returns the dot product of a and b plus c. Expects that all backends equal the integer rule.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,
           float c = 0) {
   const Product product{1, 1, a.size(), a, b, {c}};
@@ -399,8 +397,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests products whose exponents lie at or next to the least or the greatest exponent that the
-// computation in binary32 supports.
+// Tests products with exponents at or next to the limits of the kernels' path in binary32.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -476,7 +473,7 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // The next block is aligned anew: with the running sum 2, terms are cut to multiples of 1/4.
+  // Block 2 is aligned anew: with the running sum 2, its terms are cut to multiples of 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
@@ -526,7 +523,7 @@ TEST(BlockFma, ExponentsHaveALeast) {
 TEST(BlockFma, AddendMayBeSeparate) {
   const Accumulator unit =
       custom("fp32 block_fma a=fp16 b=fp16 block=2 fraction_bits=3 addend=separate");
-  // Products are cut to multiples of 1/8, so 1 + 0.1875 gives 1.125. A separate addend is not cut.
+  // Products are cut to multiples of 1/8, so 1 + 0.1875 gives 1.125. The addend c is not cut.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}, 0x1p-20F), 0x1.20001p0F);
   // The exact sum is rounded once, toward zero.
   EXPECT_EQ(dot(unit, {0x1p-14F}, {-0x1p-14F}, 1), 0x1.fffffep-1F);
