@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that W virtual ranks give the bits of a serial sum that the oracle computes from the
-// contract: cast, order, groups and scale. The tests compute the slices of each order themselves,
-// and not by the library's functions.
+// documented rules of a reduction: cast, order, groups and scale. The tests compute the slices of
+// each order themselves, and not by the library's functions.
 #include <gtest/gtest.h>
 
 #include <cmath>
