@@ -45,7 +45,7 @@ def package(name: str, version: str | None, licence: str, **more: object) -> Com
 
 
 def required(requirement: str) -> Component:
-    """Returns a package that this one requires. It has no version: the installer chooses one."""
+    """Returns a package that CPD requires, without a version: the installer chooses the version."""
     name = re.split(r"[^\w.-]", requirement)[0]
     scope = ComponentScope.OPTIONAL if "extra ==" in requirement else ComponentScope.REQUIRED
     purl = PackageURL("pypi", name=name.lower())

@@ -313,9 +313,9 @@ class FastKernels : public testing::RanksOnDevice {
     SetFastPaths({});
     RanksOnDevice::TearDown();
   }
-  /// Expects that a call has the expected bits with these fast paths. On a device that reports
-  /// kernel names, expects also that the call queues the path's kernel if `is_taken`, and otherwise
-  /// another kernel.
+  /// Expects that a call has the expected bits while only the fast paths in `paths` are on. On a
+  /// device that reports kernel names, expects also that the call queues the path's kernel if
+  /// `is_taken`, and otherwise another kernel.
   void ExpectBits(const Call& call, FastPaths paths, const Bytes& expected, bool is_taken) const {
     SetFastPaths(paths);
     static_cast<void>(testing::queued_kernels());

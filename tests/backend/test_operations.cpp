@@ -100,7 +100,7 @@ struct Operation {
   std::function<void(const Views&)> call;
 };
 
-/// Returns a view of the first n elements of a view, with one dimension.
+/// Returns a view with one dimension: the first n elements in the memory of `view`.
 TensorView Part(TensorView view, std::int64_t n) {
   view.rank = 1;
   view.shape[0] = n;
@@ -310,8 +310,8 @@ class Operations : public testing::OnDevice {
   }
 
   /// Runs an operation on tensors that `there` copies to a device. Returns the operation's entries
-  /// in the columns "CUDA" and "in a graph" of the table. If `current` is not null, that device is
-  /// made current before the call.
+  /// in the columns "CUDA" and "in a graph" of the table in kernels/cuda/README.md. If `current` is
+  /// not null, that device is made current before the call.
   static std::string Columns(const Operation& operation, Memory& memory, Copies there,
                              const Accelerator* current) {
     Views views = ViewsOf(memory);

@@ -99,7 +99,7 @@ Case make_case(const char* name, const RoundingOptions& o, int shift, std::int64
   return c;
 }
 
-/// Returns whether the first n packed codes equal the expected codes of the case.
+/// Returns whether the first n packed codes equal the oracle's codes, which `c` holds.
 bool are_its_codes(const Case& c, const std::uint8_t* packed, std::size_t n) {
   const std::size_t bits = n * static_cast<std::size_t>(c.format.bits());
   const std::size_t whole = bits / 8;

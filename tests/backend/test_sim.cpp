@@ -126,8 +126,8 @@ Reduce SpecOf(SharedCodec wire) {
 constexpr const char* kStateful[] = {"one_bit", "feedback int4", "top_k 0.1", "top_k 0.1 int4",
                                      "feedback top_k 0.1 feedback=off"};
 
-/// The call ends without a commit, and the stream of its tensors is closed while the states of its
-/// codec still exist. The states must not use that stream.
+/// An all-reduce ends without storing its codec's new states. The stream of its tensors is closed
+/// while the states still exist. The states must not use that stream.
 TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   std::vector<float> x(3000, 1.5F);
   for (const char* text : kStateful) {
@@ -161,7 +161,8 @@ TEST_F(Sim, StatesDoNotUseTheStreamOfACallThatHasEnded) {
   }
 }
 
-/// The number of memory blocks in use is the same after every rank's contribution.
+/// The simulated device has the same number of memory blocks in use after every rank's
+/// contribution.
 TEST_F(Sim, VirtualRanksFreeWhatACodecNeeded) {
   constexpr int kRanks = 6;
   std::vector<float> x(3000, 1.5F);

@@ -34,8 +34,8 @@ std::int64_t OffsetIn(const TensorView& x, const Shape& whole, std::int64_t inde
   return offset;
 }
 
-/// Returns the offset, by the product's strides, of the element (`row`, `column`) of matrix number
-/// `batch`.
+/// Returns the offset of the element (`row`, `column`) of matrix number `batch`, by the strides
+/// that MakeProduct chose for the operand x.
 std::int64_t OffsetIn(const MatrixProduct& product, const ProductOperand& x, std::int64_t batch,
                       std::int64_t row, std::int64_t column) {
   std::int64_t offset = row * x.row_stride + column * x.column_stride;

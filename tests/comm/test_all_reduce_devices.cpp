@@ -131,9 +131,9 @@ TEST_P(AllReduceDevices, SumsOfAnyTerms) {
   }
 }
 
-/// Packs one rank's values into a message and unpacks the message. The cases vary the shift, the
-/// divisor and the byte at which the message begins. Checks the cast values, the codes and the
-/// counts.
+/// Packs one rank's values into a message and unpacks the message. The cases vary the shift (values
+/// are multiplied by 2^shift), the divisor and the byte at which the message begins. Checks the
+/// codes and the decoded values.
 TEST_P(AllReduceDevices, PackedContributions) {
   constexpr std::int64_t n = 501;
   constexpr std::int64_t first = (std::int64_t{1} << 32) - 77;

@@ -444,8 +444,8 @@ TEST(CodecExchanges, LostRanksAreNamed) {
       EXPECT_EQ(fate.kind, Fate::Kind::lost) << fate;
       if (comm.rank() == loss.victim) return;
       EXPECT_EQ(fate.lost, std::vector<int>{loss.victim}) << fate;
-      // The failed call has not changed the states. In the new group the ranks are renumbered, so a
-      // rank whose number changed needs fresh states.
+      // The reduction that failed has not changed the states. In the group of the surviving ranks
+      // the ranks are renumbered, so a rank whose number changed needs fresh states.
       CodecStates fresh;
       Communicator rest = comm.Subgroup(survivors);
       rest.AllReduce(x, views_of(out), spec, false,

@@ -173,8 +173,8 @@ TEST(AllReduce, ARankThatNeverCalls) {
       if (--waiting == 0) over = true;
     });
     const auto names_two = [](const Fate& fate) { return fate.lost == std::vector<int>{2}; };
-    // On a busy machine further ranks may exceed the timeout. The test then repeats with a longer
-    // timeout.
+    // On a busy machine, ranks other than the lost one may exceed the timeout. The test then
+    // repeats with a longer timeout.
     if (timeout < 20 && std::ranges::count_if(seen, names_two) < 3) continue;
     expect_well(fates);
     for (const int r : {0, 1, 3}) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tests that W virtual ranks give the bits of a serial sum that the oracle computes from the
-// contract: cast, order, groups and scale. The tests compute the slices of each order themselves,
-// and not by the library's functions.
+// documented rules of a reduction: cast, order, groups and scale. The tests compute the slices of
+// each order themselves, and not by the library's functions.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -55,7 +55,7 @@ float chunked_sum(const Accumulator& a, const std::vector<float>& terms) {
   return reference::sum_sequential(reference::spec_of(a.format), sums);
 }
 
-/// Returns the oracle's sum of the terms in the scheme's order.
+/// Returns the oracle's sum of the terms, in the order of the summation scheme.
 float ordered_sum(const Accumulator& a, Scheme scheme, const std::vector<float>& terms) {
   const reference::Spec spec = reference::spec_of(a.format);
   if (scheme == Scheme::kahan) return reference::sum_kahan(spec, terms);

@@ -78,7 +78,8 @@ class VirtualDevices : public testing::OnDevice {
     }
   }
 
-  /// Compares the results of two calls of four ranks, and the codecs' states after the calls.
+  /// Compares the device with the scalar kernels: the results of two reductions over four virtual
+  /// ranks, and the codecs' states after the reductions.
   void ExpectCalls(const Reduce& spec, bool finite) {
     if (!testing::is_chosen_on_cpu(++case_, 1)) return;
     CodecStates on_scalar;
@@ -302,7 +303,7 @@ TEST_P(VirtualDevices, Errors) {
   EXPECT_THROW(both.Contribute(1, View(x)), Error);
 }
 
-/// Makes two calls with each codec. The second call adds the rounding errors of the first. Some
+/// Reduces twice with each codec. The second reduction adds the rounding errors of the first. Some
 /// cases sum in groups of ranks, or divide the sum by the number of ranks.
 TEST_P(VirtualDevices, EveryCodec) {
   std::size_t pick = 0;

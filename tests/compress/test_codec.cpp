@@ -44,8 +44,8 @@ using Values = std::vector<float>;
 
 RoundingOptions stochastic() { return {.mode = Rounding::stochastic}; }
 
-/// Returns every codec. A codec that rounds a layer by rows is returned twice: with and without
-/// rows of 33 values.
+/// Returns every codec. A codec that rounds each row of a layer by itself is returned twice: as it
+/// is, and for rows of 33 values.
 std::vector<SharedCodec> codecs() {
   std::vector<SharedCodec> all;
   for (const RoundingOptions& rounding : {RoundingOptions{}, stochastic()}) {
@@ -83,8 +83,8 @@ class Layer {
     state_->Restore(error);
   }
 
-  /// Begins a call. `random` holds one random integer for each element. If `random` is null, the
-  /// integers come from a random key.
+  /// Begins a call of the codec for the values x. `random` holds one random integer for each
+  /// element. If `random` is null, the integers come from a random key.
   void Begin(const Values& x, int shift = 0, const std::uint32_t* random = nullptr) {
     x_ = x;
     const auto n = static_cast<std::int64_t>(x.size());
@@ -167,7 +167,8 @@ TEST(Codec, ValuesDoNotDependOnThePieces) {
     for (const auto& [shift, random] :
          {std::pair<int, const std::uint32_t*>{0, nullptr}, {3, integers.data()}, {-5, nullptr}}) {
       // The number of bits of a block depends on the random integer of the block's first element. A
-      // range that begins within the block does not include that integer, so this codec is skipped.
+      // range that begins within the block does not include that integer, so the test skips codecs
+      // with `bits=entropy`.
       if (random != nullptr && codec->name().starts_with("blockwise uniform bits=entropy"))
         continue;
       Layer whole(*codec, x.size()), pieces(*codec, x.size()), rounded(*codec, x.size());

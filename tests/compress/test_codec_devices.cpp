@@ -86,7 +86,7 @@ struct States {
 
 class CodecDevices : public testing::OnDevice {
  protected:
-  /// The layer of one call, and its copy on the device.
+  /// The layer that one call of a codec encodes, and the layer's copy on the device.
   struct Layer {
     Layer(const CodecDevices& test, const Codec& codec, Floats values, int shift,
           const States& states)
@@ -214,7 +214,7 @@ INSTANTIATE_TEST_SUITE_P(Backends, CodecDevices, ::testing::ValuesIn(testing::Ba
                          testing::NameOf);
 
 /// Kernels use 16 threads for a short bucket and a whole thread block for a long one. The sizes of
-/// buckets and layers lie on both sides of the limits.
+/// buckets and layers lie below and above the length that separates short buckets from long ones.
 TEST_P(CodecDevices, EveryCodecWithKernels) {
   int codecs = 0;
   std::size_t number = 0;
@@ -307,8 +307,8 @@ TEST_P(CodecDevices, ErrorsFromCallToCall) {
   }
 }
 
-/// A call finds the errors of the previous call, although that call used another stream and the
-/// host has not waited for it.
+/// A call adds the rounding errors that the previous call stored, although the previous call used
+/// another stream and the host has not waited for that stream.
 TEST_P(CodecDevices, ErrorsFromStreamToStream) {
   constexpr std::int64_t kSize = 500;
   for (const char* text : kStateful) {
@@ -364,7 +364,7 @@ TEST_P(CodecDevices, ErrorsOfResults) {
         ExpectBytes(*codec, queue, bytes, n, 0, [&](std::uint8_t* to) {
           codec->EncodeOn(*queue, piece, states.there.get(), there, to);
         });
-        // Virtual ranks round in place: the rounded values replace the values.
+        // Virtual ranks round a layer in place: the rounded values replace the layer's values.
         if (step == 1) codec->RoundOn(*queue, piece, states.there.get(), there, there);
         queue->Wait();
         Floats rounded(static_cast<std::size_t>(n));

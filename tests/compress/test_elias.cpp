@@ -139,7 +139,8 @@ Levels random_levels(std::size_t n, std::int32_t most, unsigned zeros, std::uint
 }
 
 /// Returns a level for each value of v, among s levels from 0 to v's 2-norm. A value between two
-/// levels is rounded up with a probability equal to its fraction.
+/// levels is rounded up with a probability equal to its distance from the lower level, as a
+/// fraction of the distance between the levels.
 Levels levels_of(const std::vector<double>& v, int s, std::mt19937_64& random) {
   double norm = 0;
   for (const double x : v) norm += x * x;

@@ -151,8 +151,8 @@ TEST(Feedback, RoundInPlace) {
   }
 }
 
-/// 0.25 is a quarter of a step. Over eight calls, the values that are sent add up to the values
-/// that were given.
+/// 0.25 is a quarter of the distance between two int4 levels. Over eight calls, the values that are
+/// sent add up to the values that were given.
 TEST(Feedback, WhatIsSentAddsUpToWhatWasGiven) {
   const Feedback codec(MakeCodec("int4 4"));  // scales are powers of two
   const Values x{7, 0.25F, -0.25F, 0};

@@ -34,7 +34,7 @@ using Bytes = std::vector<std::uint8_t>;
 using Values = std::vector<float>;
 
 /// Returns the 1-bit codec for buckets of `bucket` consecutive values or, if `columns` is true, for
-/// the columns of rows with `bucket` values.
+/// the columns of a layer whose rows have `bucket` values.
 SharedCodec codec_of(std::int64_t bucket, bool columns) {
   if (columns) return OneBit::Columns()->ForRows(bucket);
   return std::make_shared<OneBit>(bucket);

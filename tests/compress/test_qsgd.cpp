@@ -42,8 +42,8 @@ LevelPlan plan_of_options(const QsgdOptions& options, int random_bits) {
                             : plan_of(options.bits, options.intervals, random_bits);
 }
 
-/// Returns the bytes of a whole layer by the definition: for each block the norms of its buckets,
-/// then the codes of its values.
+/// Returns the bytes of a whole layer as the definition of QSGD gives them: for each block the
+/// norms of its buckets, then the codes of its values.
 std::vector<std::uint8_t> bytes_of(const QsgdOptions& options, int random_bits,
                                    const std::vector<float>& x,
                                    const std::vector<std::uint32_t>& random) {

@@ -37,7 +37,7 @@ std::vector<float> layer(std::size_t n = 20011) {
   return x;
 }
 
-/// Encodes the layer with the codec of this text, and returns the decoded values.
+/// Encodes the layer x with the codec that `text` describes, and returns the decoded values.
 std::vector<float> coded(const std::string& text, const std::vector<float>& x) {
   const SharedCodec codec = MakeCodec(text, kBits);
   const auto n = static_cast<std::int64_t>(x.size());

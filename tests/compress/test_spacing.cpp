@@ -68,8 +68,8 @@ SpacingSums sums_of(const std::vector<float>& x, std::int64_t bucket) {
   return sums;
 }
 
-/// Compares the optimal spacing with every choice of one and of two inner levels, and with many
-/// choices of six.
+/// Compares the optimal spacing with every choice of one inner level (a level between 0 and the
+/// norm), and with many choices of two and of six inner levels.
 TEST(Spacing, NoPlacesHaveLessVariance) {
   for (const std::uint64_t seed : {1, 2, 3}) {
     const std::vector<float> x = gradient_like(600, seed);

@@ -121,7 +121,7 @@ TEST(Texts, NearNamesEnd) {
             std::string::npos);
 }
 
-/// Decodes whole streams that have this codec name and a valid checksum.
+/// Decodes whole streams that have a valid checksum and an invalid codec name.
 TEST(Texts, NamesInStreams) {
   const std::vector<std::uint8_t> valid = EncodeStream(MakeCodec("fp32"), nullptr, {}, {});
   for (const std::string& name :

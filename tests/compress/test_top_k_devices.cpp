@@ -94,8 +94,8 @@ struct Case {
   }
 };
 
-/// The results of the definition for x and a residual: the sent values, the next residual, and the
-/// largest finite magnitude.
+/// The results that the definition of top-k gives for x and a residual: the sent values, the next
+/// residual, and the largest finite magnitude.
 struct Expected {
   Floats terms, next;
   float largest = 0;
@@ -274,14 +274,15 @@ TEST_P(TopKDevices, OtherCodecs) {
   }
 }
 
-/// The kernels search a layer in spans (groups of tiles), which have two tiles here. All tiles
-/// contain values of the smallest selected magnitude, and only some of these values are selected.
+/// The kernels search a layer's values in spans (ranges of tiles), here of two tiles each. All
+/// tiles contain values of the smallest selected magnitude, and only some of these values are
+/// selected.
 TEST_P(TopKDevices, SpansOfTiles) {
   ExpectCalls({"e4m3", 100000000, false, Rounding::stochastic}, 1024 * 2048 + 3000,
               Distribution::few, 0, 1);
 }
 
-/// The rounded values may replace the input values.
+/// A top-k codec may round in place: the rounded values replace the input values.
 TEST_P(TopKDevices, InPlace) {
   constexpr std::int64_t kSize = 9000;
   const Case one{"e4m3", 50000000, false};
@@ -414,8 +415,8 @@ class Search {
   Search(const Search&) = delete;
   Search& operator=(const Search&) = delete;
 
-  /// Copies `found` and `spans` to the device, runs the kernels, and copies the new `found` and
-  /// `spans` back.
+  /// Copies `found` (the search's results) and `spans` (the counts of each range of tiles) to the
+  /// device, runs the kernels, and copies both back.
   void Select() {
     queue_->Copy(call.search, &found, sizeof(TopKSearch));
     queue_->Copy(call.counts_of, &found.counts, sizeof(found.counts));
@@ -552,7 +553,7 @@ TEST_P(TopKKernels, RanksBeyond32Bits) {
   for (const int more : {0, 1, 30}) {
     Search search(NewQueue(), x, static_cast<std::int64_t>(4 * kMany) + 1 + more, 1);
     // Sets the counts as if the layer had 3 * 2^33 values equal to 3, and as if the first tile had
-    // 2^33 ties.
+    // 2^33 ties (values of the least selected magnitude).
     const auto bin = [&](float v, int digit) {
       return pattern(v) >> digit_shift(digit) & last_digit(digit);
     };

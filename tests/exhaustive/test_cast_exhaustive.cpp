@@ -100,7 +100,8 @@ TEST(CastExhaustive, EveryNarrowIeeeFormat) {
                " x 2^32 inputs");
 }
 
-// If all inputs use the same random integer, a stochastic cast is a step function too.
+// If all inputs use the same random integer, a stochastic cast is a step function, as a
+// deterministic cast is.
 TEST(CastExhaustive, StochasticWithGivenIntegers) {
   testing::SweepReport report;
   struct Row {

@@ -120,7 +120,7 @@ TEST(GemmExhaustive, AllPairsOfEightBitFormatsInEveryMode) {
   }
 }
 
-// Offsets and element numbers need more than 32 bits.
+// Offsets in the result, and the numbers of its elements, need more than 32 bits.
 TEST(GemmExhaustive, MoreThanTwoToThe32Elements) {
   constexpr std::int64_t kM = 65'600;
   constexpr std::int64_t kN = 65'700;

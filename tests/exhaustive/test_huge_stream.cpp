@@ -31,8 +31,8 @@ std::int64_t AvailableBytes() {
   return 0;
 }
 
-/// Fills x with values whose period is prime to the bucket size and to powers of two, so an index
-/// error changes the values.
+/// Fills x with values whose period has no common factor with the bucket size or with powers of
+/// two, so an index error changes the values.
 void Fill(std::vector<float>& x) {
   constexpr std::size_t kPeriod = 1'000'003;
   for (std::size_t i = 0; i < kPeriod; ++i) {

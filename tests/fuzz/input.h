@@ -15,8 +15,9 @@ namespace cpd::fuzz {
 
 inline const std::string kStream = "stream";
 
-/// The numbers at the start of an input, before the bytes. `n` is taken modulo kMany + 1 if `mode`
-/// is kLong, and modulo kFew + 1 otherwise, because most inputs should be short.
+/// The numbers at the start of a fuzzer's input, before the encoded bytes. `n` is taken modulo
+/// kMany + 1 if `mode` is kLong, and modulo kFew + 1 otherwise, because most inputs should be
+/// short.
 struct Measures {
   std::uint8_t mode = 0;
   std::uint8_t shift = 0;    ///< signed

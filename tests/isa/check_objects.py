@@ -23,7 +23,7 @@ import re
 import subprocess
 import sys
 
-# Each ISA has two sets: features that must occur, and features that must not.
+# Maps each ISA to two sets: features that its kernel objects must contain, and must not contain.
 FEATURES = {
     "scalar": (set(), {"ymm", "zmm", "crc32"}),
     "avx2": ({"ymm"}, {"zmm"}),

@@ -69,8 +69,8 @@ class ArithmeticDevices : public testing::SameOnDevices {
         },
         about);
   }
-  /// Expects the scalar kernels' bits from every operation. Skips div and sqrt for binary64
-  /// operands.
+  /// Expects that every operation on the device gives the scalar kernels' bits. Skips div and sqrt
+  /// for binary64 operands.
   template <class T>
   void ExpectOperations(const OperandViews& in, const Format& format, const RoundingOptions& o,
                         const std::vector<T>& values, const TensorView& out,
@@ -88,7 +88,7 @@ class ArithmeticDevices : public testing::SameOnDevices {
               testing::describe(format, o));
     }
   }
-  /// Expects the scalar kernels' bits from a sum of x over a dimension.
+  /// Expects that the device sums x over a dimension with the scalar kernels' bits.
   template <class T>
   void ExpectSum(const TensorView& x, int dim, const Accumulator& accumulator,
                  const std::vector<T>& values, const TensorView& out,
@@ -144,8 +144,9 @@ INSTANTIATE_TEST_SUITE_P(Backends, ArithmeticDevices, ::testing::ValuesIn(testin
 template <class T>
 constexpr DType kTypeOf = sizeof(T) == 8 ? DType::f64 : DType::f32;
 
-/// Sums rows of neighboring terms. Some cases have fewer rows than a thread block takes or fewer
-/// terms than a memory line holds; others have as many, or more.
+/// Sums rows of neighboring terms. The number of rows lies below, near or above the number that a
+/// thread block takes. The number of terms lies below, near or above the number that a memory line
+/// holds.
 TEST_P(ArithmeticDevices, SumsOfRows) {
   std::mt19937 random(5);
   for (const auto& [rows, terms] :

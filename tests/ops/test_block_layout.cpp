@@ -172,7 +172,7 @@ TEST(BlockLayouts, TilesCoverOnce) {
   });
 }
 
-/// A block of this layout extends only along the axis. The dimensions behind the axis are therefore
+/// A block of 32 values extends only along the axis. The dimensions behind the axis are therefore
 /// merged into one.
 TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
   const BlockLayout layout = LayoutOf({.columns = 32}, Shape{2, 64, 3, 5}, 1);
@@ -182,7 +182,8 @@ TEST(BlockLayouts, DimensionsBehindTheAxisAreOneRun) {
   EXPECT_EQ(layout.width, 3 * 5);
 }
 
-/// Tests rows with lengths around the length of a tile, and blocks that are longer than a tile.
+/// Tests tensors whose rows are about as long as a tile (the range that a kernel takes at once),
+/// and blocks that are longer than a tile.
 TEST(BlockLayouts, LongRowsAndBlocks) {
   for (const Shape& shape : {Shape{4095}, Shape{4096}, Shape{4097}, Shape{3, 9001}, Shape{9001, 3},
                              Shape{130, 257}, Shape{2, 300, 70}}) {
@@ -202,8 +203,8 @@ TEST(BlockLayouts, LongRowsAndBlocks) {
 }
 
 /// A kernel copies a row of a tile to a buffer of kStage elements (elementwise.h), unless the row
-/// is contiguous binary32. No row may therefore be longer than the buffer, unless a single block
-/// is.
+/// is contiguous binary32. No row may therefore be longer than the buffer, unless a single block is
+/// longer.
 TEST(BlockLayouts, RowsOfTilesHaveAtMostAStageUnlessABlockHasMore) {
   for (std::int64_t rows = 1; rows <= 70; ++rows) {
     for (const std::int64_t columns : {1, 2, 48, 4096, 5000}) {

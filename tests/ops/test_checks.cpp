@@ -94,8 +94,8 @@ void ExpectError(const std::string& what, const std::string& verb,
 
 class Checks : public ::testing::Test {
  protected:
-  /// Expects that each operation that takes a format and rounding options refuses them, and writes
-  /// nothing. `what` is part of the error's text.
+  /// Expects that each operation that takes a format and rounding options refuses this format with
+  /// these options, and writes nothing. `what` is part of the error's text.
   void Refused(const std::string& what, const Format& format, const RoundingOptions& o) {
     Each(what, VerbsOf(format, o));
     Each(what, VerbsOf(Accumulator{format, Scheme::sequential, o}));
@@ -135,7 +135,7 @@ class Checks : public ::testing::Test {
             {"DecodeScaled", [=, this] { DecodeScaled(f, 0, 1, 4, codes.data(), y.data()); }},
             {"FoldStep", [=, this] { FoldStep({}, f, 0, 0, 4, x.data(), {y.data(), 4}); }}};
   }
-  /// Returns the operations that also support wide formats.
+  /// Returns the operations that also support formats wider than binary32.
   Verbs WideVerbsOf(const Format& f) {
     return {{"ToString", [=] { ToString(f); }},
             {"CheckOfElements", [=] { CheckOfElements(f); }},

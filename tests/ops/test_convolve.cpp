@@ -207,8 +207,8 @@ TEST(Convolve, ZerosBetweenElementsCountWhereTheyChangeASum) {
 TEST(Convolve, ChunksOfZerosCountWithoutAZero) {
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f),
             0x1p-120f + 0x1p-127f);
-  // With spread = 3, elements can only be at multiples of 3. Neither zero of the first chunk (terms
-  // at positions -2 and -1) is at such a position.
+  // With spread = 3, the image's elements can only be at positions that are multiples of 3. Neither
+  // zero of the first chunk (terms at positions -2 and -1) is at such a position.
   EXPECT_EQ(first_place("fp32 chunked chunk=2 inner=e8m0", {1, 1, 0x1p-100f}, 0x1p-20f, 3),
             0x1p-120f + 0x1p-127f);
 }

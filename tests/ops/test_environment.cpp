@@ -33,7 +33,7 @@ namespace {
 
 using testing::view_of;
 
-/// A list of results as bytes, each with a name.
+/// A list of the results of operations, stored as bytes, each with a name.
 class Results {
  public:
   template <class T>
@@ -43,7 +43,7 @@ class Results {
     all_.emplace_back(name, std::move(bytes));
   }
   void Add(const std::string& name, double value) { Add(name, std::vector<double>{value}); }
-  /// Adds the result of run() to the list, or the text of the error that run() throws.
+  /// Adds the result of run() to the list of results. If run() throws an Error, adds its text.
   template <class Run>
   void Try(const std::string& name, const Run& run) {
     try {
@@ -82,8 +82,8 @@ std::vector<float> Numbers(std::size_t n) {
 std::vector<double> Doubles(std::size_t n) {
   std::vector<double> x(n);
   for (std::size_t i = 0; i < n; ++i) {
-    // The numbers are as small as binary32's subnormal numbers, or are subnormal numbers of
-    // binary64.
+    // Every fourth number is a subnormal number of binary64. The other numbers are as small as
+    // binary32's subnormal numbers.
     const std::uint64_t field = i % 4 == 3 ? 0 : 1023 - 155 + i % 12;
     x[i] = std::bit_cast<double>(field << 52 | 0x000F123456789ABCULL * (i + 1) >> 12);
   }

@@ -203,8 +203,8 @@ TEST(Exact, FlagsOfManyElementsOnEveryBackend) {
   }
 }
 
-/// Tests every bfloat16 pattern. Some magnitudes equal the limits of each format or lie close to
-/// them.
+/// Tests every bfloat16 pattern. Some magnitudes equal, or lie close to, the limits by which the
+/// library finds a format's exceptions.
 TEST(Exact, FlagsOfEveryShortNumber) {
   std::vector<float> x;
   for (std::uint32_t high = 0; high < 1U << 16; ++high)

@@ -54,7 +54,7 @@ Tensor random_tensor(testing::Shape shape, Layout layout = Layout::contiguous,
   return {std::move(shape), std::move(values), layout, dtype};
 }
 
-/// Returns the explanation of a call that consists of one step.
+/// Returns what Explain reports of a call that runs a single operation.
 Explanation step_of(const std::function<void()>& call, int gpu = -1) {
   const auto steps = Explain(call, gpu);
   EXPECT_EQ(steps.size(), 1U);

@@ -32,8 +32,8 @@ using testing::Tensor;
 using testing::Turns;
 using testing::Values;
 
-/// Returns the number of terms of each sum for operands of this kind, so few that most sums are
-/// finite.
+/// Returns the number of terms of each sum for operands of a kind, such as large values. The number
+/// is so small that most sums are finite.
 std::int64_t depth_of(Values kind) {
   switch (kind) {
     case Values::wild:

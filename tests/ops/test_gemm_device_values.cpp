@@ -70,7 +70,7 @@ TEST_F(GemmDeviceValues, EverySchemeFormatAndRounding) {
 }
 
 /// Tests factors that are very large or very small although their products are of ordinary size,
-/// and sums that overflow in between.
+/// and sums of many terms that overflow before the last term.
 TEST_F(GemmDeviceValues, FactorsFarFromOne) {
   for (const char* name : {"e4m3", "e5m2", "e6m9", "e8m7", "e8m10"}) {
     const Format format = ParseFormat(name);

@@ -318,7 +318,7 @@ TEST_F(GemmDevices, RangesOfATileAreThoseOfAllThreads) {
   }
 }
 
-/// Tests of features that only devices other than the CPU have.
+/// A test fixture for features of Gemm that only devices other than the CPU have.
 class GemmGpu : public GemmDevices {
  protected:
   void SetUp() override { GpuTest::SetUp(); }
@@ -411,9 +411,10 @@ TEST_F(GemmGpu, CublasIsWithinTheBound) {
   }
 }
 
-/// The kernel's steps along k are shorter than a chunk. The step of a value that does not fit in 16
-/// bits computes the four quarters of a tile one after the other. Each quarter must continue the
-/// count of the present chunk's products from the same number.
+/// The kernel adds the products of a chunk in several steps along k. If a step has a value that
+/// does not fit in 16 bits, the kernel computes the four quarters of a tile one after the other.
+/// The kernel counts the products of the present chunk. Each quarter must begin with the same
+/// count.
 TEST_F(GemmDevices, ChunksBesideValuesThatHalvesDoNotHold) {
   constexpr std::int64_t kSide = 130;
   constexpr std::int64_t kDepth = 100;

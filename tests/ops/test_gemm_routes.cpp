@@ -157,11 +157,12 @@ std::vector<float> values(std::int64_t n, const std::string& format, double size
   return y;
 }
 
-/// One packed block of operands, and its sums.
+/// A block of rows of a and columns of b, packed as kernels read them, and the sums of its
+/// products.
 class Block {
  public:
-  /// The first sum's element index, which selects its random integers. With many columns, the
-  /// indices pass 2^32 within the second row.
+  /// The index of the block's first result element. The index selects the random integers of the
+  /// element's sum. With many columns, the indices pass 2^32 within the second row.
   static constexpr std::uint64_t kIndex = (std::uint64_t{1} << 32) - 40;
 
   Block(const KernelTable& kernels, std::int64_t rows, std::int64_t columns, std::int64_t count,
@@ -192,14 +193,15 @@ class Block {
     block_.index_row = static_cast<std::uint64_t>(columns);
   }
 
-  /// Computes all sums of the block. Each sum starts from `start`.
+  /// Computes all sums of the block of operands. Each sum starts from `start`.
   std::vector<float> Sums(const GemmPlan& plan, float start) {
     std::vector<float> state = Start(plan, block_.count, start);
     Add(plan, 0, true, state);
     return Results(state);
   }
 
-  /// Returns the memory of the running sums, for sums of `depth` products that begin with `start`.
+  /// Returns the initial values of the block's running sums, for sums of `depth` products that
+  /// begin with `start`.
   [[nodiscard]] std::vector<float> Start(const GemmPlan& plan, std::int64_t depth,
                                          float start) const {
     const std::int64_t planes = planes_of_sum(plan.scheme, depth);
@@ -339,8 +341,8 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
   }
 }
 
-/// Tests sums that start at any value of the range, also at values beyond the limits of the fast
-/// path.
+/// Tests sums that start at any power of two in the accumulator's range, with either sign, also
+/// beyond the limits of the fast path.
 TEST(GemmRoutes, SumsStartAnywhere) {
   std::mt19937_64 bits(29);
   for (const KernelTable* kernels : tables()) {
@@ -397,8 +399,8 @@ TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
 }
 
 /// Tests every path for stochastic sums. Some sums overflow, or have special values among the
-/// operands or at the start. Random integers begin within a block of words or within a word. The
-/// number of products is even or odd.
+/// operands or at the start. A sum's first random integer may lie anywhere in a block of random
+/// words, or in the middle of a word. The number of products is even or odd.
 TEST(GemmRoutes, StochasticAndGeneralAreTheSameBits) {
   constexpr std::int64_t kColumns = 37;
   std::mt19937_64 bits(23);
@@ -475,7 +477,7 @@ TEST(GemmRoutes, ProductsNextToPowersOfTwo) {
   }
 }
 
-/// Makes the sums of a single row overflow the format. Repeats this for every row.
+/// Makes the sums of a single row of the product overflow the format. Repeats this for every row.
 TEST(GemmRoutes, AnyRowMayOverflow) {
   constexpr std::int64_t kRows = 9;
   constexpr std::int64_t kColumns = 40;

@@ -97,8 +97,8 @@ TEST(GemmScaled, TilesOfScales) {
   }
 }
 
-/// Tests chunks and blocks of scales that do not end where a step of a kernel along k ends, as in
-/// the tiles of a GPU.
+/// Tests chunks of sums and blocks of scales that end within a step: the values of k that a GPU's
+/// kernel adds at once.
 TEST(GemmScaled, SchemesOfTiles) {
   Maker make(ParseFormat("e4m3"));
   std::size_t turn = 0;
@@ -128,7 +128,7 @@ TEST(GemmScaled, OneOperandAlone) {
   EXPECT_TRUE(gemm_scaled_matches(made, accumulator_of("e6m9")));
 }
 
-/// A block may be longer than k, by any amount.
+/// A block of values that share a scale may be longer than the sums, by any amount.
 TEST(GemmScaled, HugeBlocks) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   Maker make(ParseFormat("e4m3"));
@@ -341,7 +341,7 @@ TEST(GemmScaled, GivenDrawsFollowOneAnother) {
     const auto draws = DrawsOfGemmScaled(accumulator, 50, 16);
     EXPECT_EQ(draws, 1 + 3 * of_block + DrawsOfGemm(accumulator, 2) - 1) << text;
     // Passes the integers of the random stream as the caller's random integers. The result must be
-    // the same.
+    // the oracle's for that stream.
     std::vector<std::uint32_t> integers;
     for (std::uint64_t i = 0; i < 15; ++i) {
       reference::Draws source(accumulator.rounding, testing::kKey, i);

@@ -132,7 +132,8 @@ TEST(GemmValues, StorageTrapVectors) {
   }
 }
 
-// A bit far below the precision of binary32 or binary64 decides the tie.
+// The product or the addend is a tie of the format. The other of the two, which may be far below
+// the precision of binary32 or binary64, decides the tie.
 TEST(GemmValues, FusedSumsNextToTiesOfFarApartTerms) {
   std::vector<float> a, b, c;
   for (const float sign : {1.0f, -1.0f}) {
@@ -362,7 +363,7 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
     for (const int bits : {format.precision() - 1, format.precision(), format.precision() + 1}) {
       const int left = std::max(bits / 2, 1);
       const int right = std::max(bits - left, 1);
-      // The exponent of the last bit of the smallest product.
+      // The exponent of the last bit that the smallest product of a and b may have.
       for (const int last : {least - 1, least, least + 1, (least + format.emax()) / 2 - bits,
                              format.emax() - bits - 2, format.emax() - bits}) {
         const int of_a = last / 2 + left;
@@ -381,7 +382,8 @@ TEST(GemmValues, ProductsThatNeedNoRounding) {
   }
 }
 
-// Tests columns whose sums pass the largest value at different values of k.
+// Tests products in which the sums of different columns pass the largest value at different values
+// of k.
 TEST(GemmValues, SumsThatGrowPastTheLargestValue) {
   Turns turns;
   for (const char* name : {"e4m3", "e5m2", "e3m2:nosub", "e4m3fn"}) {
@@ -443,7 +445,7 @@ TEST(GemmValues, OperandsFarFromOne) {
   }
 }
 
-// One of many addends is infinite, NaN, huge or tiny.
+// One element of the addend c is infinite, NaN, huge or tiny. All other elements are 0.
 TEST(GemmValues, OneAddendAmongMany) {
   const Format format = ParseFormat("e4m3");
   const Tensor a({17, 20}, operands(Values::on_grid, format, 17 * 20, 5));

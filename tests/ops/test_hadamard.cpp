@@ -150,8 +150,8 @@ TEST_P(TransformOn, NarrowTypesAlongEveryAxis) {
   }
 }
 
-/// Tests 16-bit types whose rows and columns are strided. Rows come before columns in memory, or
-/// after them.
+/// Tests tensors of 16-bit types with strided rows and columns. Rows come before columns in memory,
+/// or after them.
 TEST_P(TransformOn, NarrowTypesOfAnyStride) {
   const std::array<std::int64_t, 3> shape{3, 32, 4};
   const std::size_t n = 3 * 32 * 4;

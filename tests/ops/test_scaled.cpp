@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests Cast, Encode and Decode of scaled formats: every backend gives the results of the
-// definition, one element at a time. Tests also layouts, types, threads, given scales and errors.
-// test_scale_rules.cpp tests the scale that belongs to a largest magnitude.
+// Tests Cast, Encode and Decode of scaled formats: every backend gives the results that the
+// definition gives for one element at a time. Tests also layouts, types, threads, given scales and
+// errors. test_scale_rules.cpp tests the scale that belongs to a largest magnitude.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -152,8 +152,8 @@ class ScaledDevices : public testing::SameOnDevices {
         ToString(scaled) + " along " + std::to_string(axis));
   }
 
-  /// Expects the scalar kernels' bits from a cast. `random` holds the integers for stochastic
-  /// rounding, or is null. If `like_x` is true, the result has the strides of x.
+  /// Expects that a cast on the device gives the scalar kernels' bits. `random` holds the integers
+  /// for stochastic rounding, or is null. If `like_x` is true, the result has the strides of x.
   void ExpectSameCast(const TensorView& x, const Scaled& scaled, int axis,
                       const RoundingOptions& options, const TensorView* random = nullptr,
                       bool like_x = false, const GivenScales& given = {}) const {

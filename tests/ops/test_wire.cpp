@@ -65,7 +65,8 @@ std::uint32_t code_at(const std::vector<std::uint8_t>& packed, int bits, std::si
 constexpr std::array kWireFormats = {"e4m3",   "e5m2", "e3m0", "fp32", "bf16",    "e8m0",
                                      "e4m3fn", "e2m1", "e6m9", "e3m2", "e5m2fnuz"};
 
-/// Returns all shifts from -150 to 150, and some far beyond.
+/// Returns shifts (exponents of powers of two by which values are multiplied) from -150 to 150, and
+/// some far beyond.
 std::vector<int> all_shifts() {
   std::vector<int> shifts(301);
   std::iota(shifts.begin(), shifts.end(), -150);
@@ -76,7 +77,8 @@ std::vector<int> all_shifts() {
   return testing::thinned(std::move(shifts));
 }
 
-/// Returns values x for which x * 2^shift is at the format's boundaries, and other values.
+/// Returns values x for which x * 2^shift is at or next to a value or a tie of the format, and
+/// other values.
 std::vector<float> inputs(const Spec& spec, int shift, std::size_t n) {
   std::mt19937_64 bits(static_cast<std::uint64_t>(shift) + 1000);
   const std::vector<float> pool = testing::boundary_patterns(spec, 20, 40);

@@ -87,7 +87,7 @@ TEST(Outcome, IsThatOfTheDefinitionsOnAFineGrid) {
     const Exact top = reference::grid_value(spec, spec.max_code());
     const int bits = reference::top_exponent(top) - least + 2;
     for (std::uint64_t x = 1; x < std::uint64_t{1} << bits; ++x) {
-      // Leaves out a number that has more than four bits beyond the format's precision.
+      // Skips a number x that has more than four bits beyond the format's precision.
       const int length = std::bit_width(x);
       const int unused = length - spec.man - 1 - more;
       if (unused > 0 && (x & ((std::uint64_t{1} << unused) - 1)) != 0) continue;

@@ -196,7 +196,7 @@ TEST(Accumulator, RandomOnesRoundTrip) {
       if (between(0, 1) == 1) a.inner = format();
     }
     // The text leaves out a product or inner format that equals the accumulator's format, so the
-    // parsed accumulator has none.
+    // field of that format is empty in the parsed accumulator.
     if (a.product == a.format) a.product.reset();
     if (a.inner == a.format) a.inner.reset();
     if (a.rounding.mode == Rounding::stochastic) {

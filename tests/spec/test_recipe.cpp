@@ -27,7 +27,7 @@ std::string RecipeError(const std::string& text) {
   return {};
 }
 
-/// A value for each field, in the order of the canonical text.
+/// A value for each field of a recipe, in the order of the recipe's canonical text.
 const std::vector<std::pair<std::string, std::string>> kFields{
     {"grad_input", "native"},
     {"grad_weight", "h100-fp8 b=e5m2"},

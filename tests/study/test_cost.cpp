@@ -19,8 +19,8 @@ namespace {
 
 using Sizes = std::vector<std::int64_t>;
 
-/// The position of a value. Values that are neighbors in one layer and one slice are packed
-/// together.
+/// The layer and the slice of a value, and its index in the layer. Values that are neighbors in one
+/// layer and one slice are packed together.
 struct Value {
   int layer;
   std::int64_t index;
@@ -43,9 +43,9 @@ std::int64_t packed_bytes(const Values& values, int bits) {
   return bytes;
 }
 
-/// Divides all values into chunks of about `chunk` values. Returns the values as [chunk][slice]. A
-/// slice has ceil(chunk / slices) values in each chunk, rounded up to a multiple of 256. If
-/// `rotates` is true, index s holds slice s - l of layer l.
+/// Divides the values of all layers into chunks of about `chunk` values. Returns the values as
+/// [chunk][slice]. A slice has ceil(chunk / slices) values in each chunk, rounded up to a multiple
+/// of 256. If `rotates` is true, entry s of a chunk holds slice (s - l) mod `slices` of layer l.
 std::vector<std::vector<Values>> chunks_of(const Sizes& sizes, int slices, std::int64_t chunk,
                                            bool rotates) {
   const std::int64_t piece = ((chunk + slices - 1) / slices + 255) / 256 * 256;
@@ -215,8 +215,7 @@ class Messages {
     }
   }
 
-  /// The running sum of slice s starts at member s + 1 and ends at member s, which then sends the
-  /// result.
+  /// In a ring, the sum of slice s goes from member s + 1 to member s, which sends the result.
   template <class RankOf>
   void ring(const std::vector<Values>& parts, const RankOf& rank_of) {
     const int members = static_cast<int>(parts.size());
@@ -239,8 +238,7 @@ class Messages {
     const auto pieces = [&](int unit) {
       return dealt(parts, static_cast<std::size_t>(members(unit)));
     };
-    // Every member sends to every other member of its group: contributions in the first phase,
-    // results in the last one.
+    // Every member of a group sends contributions, or `results`, to every other member.
     const auto exchange = [&](bool results) {
       for (int distance = 1; distance < k; ++distance) {
         Step& now = step();
@@ -349,8 +347,8 @@ TEST(Cost, EqualsTheMessagesCounted) {
   }
 }
 
-/// The first owner of a layer follows from the layer's number, not from its position in the call.
-/// So a rank's cost of all layers in one call equals the sum of its costs of single calls.
+/// The owner of a layer's first slice follows from the layer's number, not from its position in the
+/// call. So a rank's cost of a call with all layers is the sum of its costs of single calls.
 TEST(Cost, NumbersOfLayersChooseOwners) {
   Reduce spec;
   const Sizes sizes(10, 1);
@@ -385,14 +383,15 @@ TEST(Cost, PublishedSteps) {
   }
 }
 
-/// A row of the table in cpd/comm/README.md: the steps, and the bytes that a rank sends.
+/// The cost of an exchange, a row of cpd/comm/README.md's table: steps, and bytes that a rank
+/// sends.
 struct Row {
   std::int64_t steps, bytes;
 };
 
-/// Returns the row of an exchange by the table's formulas, for W ranks and n values. b, s and r are
-/// the bytes of a contribution, a running sum and a result. A group has k ranks, and its first rank
-/// is the master.
+/// Returns the cost of an exchange by the table's formulas, for W ranks and n values. b, s and r
+/// are the bytes of a contribution, a running sum and a result. A group has k ranks, and its first
+/// rank is the master.
 Row row_of(Exchange exchange, std::int64_t w, std::int64_t k, bool is_master, std::int64_t n,
            std::int64_t b, std::int64_t s, std::int64_t r) {
   const std::int64_t u = w / k;
@@ -454,7 +453,8 @@ TEST(Cost, ClosedForms) {
   EXPECT_EQ(sent(Exchange::ring, 0, 3), 2 * (w - 1) * n / w);
   EXPECT_EQ(sent(Exchange::gather, 0, 3), (w - 1) * n);
   // Groups have k = 4 members. A master sends 3 (k - 1) / k n bytes in its group, 2 (U - 1) / U n
-  // in the ring of U = 4 masters. Another member sends 2 (k - 1) / k n bytes and n / k of the sum.
+  // in the ring of U = 4 masters. Another member sends its master n / k bytes of the sum, and the
+  // group 2 (k - 1) / k n bytes.
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 8), 3 * 3 * n / 4 + 2 * 3 * n / 4);
   EXPECT_EQ(sent(Exchange::hierarchical, 4, 9), 2 * 3 * n / 4 + n / 4);
   const double alpha = 1e-5;

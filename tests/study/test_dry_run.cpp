@@ -66,9 +66,9 @@ std::size_t place_of(const std::vector<Moves::Message>& messages, int peer) {
                                   messages.begin());
 }
 
-/// Returns the step in which rank `from` sends a message to rank `to`. A rank that also receives
-/// messages sends to the nearest following rank first. A rank that only sends (a master) serves one
-/// member after the other.
+/// Returns the step of an exchange in which rank `from` sends a message to rank `to`. A rank that
+/// also receives messages sends to the nearest following rank first. A rank that only sends (a
+/// master) serves one member after the other.
 std::size_t step_of(const Transfer& transfer, int from, int to) {
   const Moves& moves = transfer[from];
   if (moves.in.empty()) return std::max(place_of(moves.out, to), place_of(transfer[to].in, from));

@@ -207,8 +207,9 @@ TEST_P(BoxesOn, OfEveryType) {
   ExpectOfType<double>(DType::f64, DType::f64, kFp32, e4m3);
 }
 
-/// Tests shapes that are large enough for several threads, for boxes, and for stores that bypass
-/// the caches. One shape divides into whole boxes, the other does not.
+/// Tests shapes that are large enough for several threads, for boxes (ranges that a kernel visits
+/// at once), and for stores that bypass the caches. One shape divides into whole boxes, the other
+/// does not.
 TEST(BoxesOnThreads, ChangeNothing) {
   const Format format = ParseFormat("e4m3");
   for (const Shape& shape : {Shape{1100, 2064}, Shape{1280, 2048}}) {

@@ -199,8 +199,8 @@ std::uint16_t nearest_half(float y) {
   return static_cast<std::uint16_t>(low + (up ? 1 : 0));
 }
 
-/// Returns a view of scales: one scale for each row (`of` is 'r'), for each column ('c'), or one
-/// scale for all elements.
+/// Returns a view of scales: one scale for each row of the product (`of` is 'r'), for each column
+/// ('c'), or one scale for all elements.
 TensorView scales_of(const Floats& values, const ProductCase& c, char of) {
   TensorView view = View(values.data(), DType::f32, std::array<std::int64_t, 2>{c.m, c.l});
   view.stride = {of == 'r' ? 1 : 0, of == 'c' ? 1 : 0};

@@ -51,7 +51,8 @@ TEST(CpuReduce, RefusesNanWithoutACode) {
   }
 }
 
-/// The CPU polls the transport between batches of blocks, and does not poll after the last batch.
+/// While the CPU converts a message, it polls the transport between batches of the message's
+/// blocks. It does not poll after the last batch.
 TEST(CpuReduce, CallsTheHostBetweenBatches) {
   for (const std::int64_t batches : {1, 2, 3}) {
     const std::vector<float> values(

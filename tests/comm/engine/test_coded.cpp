@@ -42,8 +42,9 @@ Codecs of(const std::vector<SharedCodec>& planes) {
   return codecs;
 }
 
-/// Returns a message with the values of a part (ranges of layers), once for each plane of the
-/// running sums. The value of a plane at a position is value_at(plane, position).
+/// Returns a message with the values of a part (ranges of layers), once for each plane (stored
+/// partial sum) of the running sums. The value of a plane at a position is value_at(plane,
+/// position).
 Message written(const Part& part, const Codecs& planes) {
   Message message(HostMemory(), MostBytes(part, planes));
   message.Resize(MostBytes(part, planes));

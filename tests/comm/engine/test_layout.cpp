@@ -50,8 +50,8 @@ TEST(Part, SegmentsBeginAtBytes) {
   EXPECT_EQ(part.Bytes(1), 1 + 2);
 }
 
-/// Every value of every layer belongs to exactly one part. That part belongs to the slice that
-/// contains the value, and the values of a slice appear in order.
+/// Every value of every layer belongs to exactly one part (the values of one message). That part
+/// belongs to the slice that contains the value, and the values of a slice appear in order.
 TEST(Layout, TakesEveryValueOnce) {
   for (const std::vector<std::int64_t>& sizes :
        {std::vector<std::int64_t>{}, {0, 0}, {1}, {1000, 3, 0, 70000}, {5, 4097, 5}}) {

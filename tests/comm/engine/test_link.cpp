@@ -291,8 +291,8 @@ TEST(StartedMessages, KeepTheirMemoryWhereStartingFails) {
     EXPECT_NE(comm.broken(), "");
     EXPECT_TRUE(ends[1]->Alarms()[0]) << "the other rank is told";
   }
-  // The transport may still write to the memory of the started messages. New allocations must not
-  // overlap that memory.
+  // The transport may still write to the memory of messages whose receiving has begun. New
+  // allocations must not overlap that memory.
   ASSERT_FALSE(begun.messages.empty());
   std::vector<std::unique_ptr<std::uint8_t[]>> blocks;
   for (int i = 0; i < 2000; ++i) {

@@ -80,8 +80,8 @@ TEST(Philox, EveryBackendDealsOutRandom123) {
   }
 }
 
-// The counter has 64 bits, and an element's integer does not depend on the element at which a call
-// begins.
+// The counter of the random generator has 64 bits. An element's random integer does not depend on
+// the element at which a call begins.
 TEST(Philox, LargeIndices) {
   for (const std::string& backend : testing::backends()) {
     const testing::WithBackend forced(backend);

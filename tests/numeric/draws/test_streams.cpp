@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests that each purpose of random numbers has the stream number that the contract gives.
+// Tests that each purpose of random numbers has the stream number that cpd/numeric/draws/streams.h
+// documents.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -117,7 +117,8 @@ class FastPathsOn : public testing::OnDevice {
     OnDevice::TearDown();
   }
 
-  /// Returns all cases on the CPU. On an emulated device, which is slow, returns a few cases.
+  /// Returns all texts in `cases` on the CPU. On an emulated device, which is slow, returns only a
+  /// few of these texts.
   template <std::size_t n>
   std::vector<const char*> OnThisDevice(const std::array<const char*, n>& cases) const {
     std::vector<const char*> all(cases.begin(), cases.end());
@@ -205,7 +206,8 @@ TEST_P(FastPathsOn, SumsOverRanksHaveTheSameBitsWithoutThem) {
   }
 }
 
-/// The plans of the cases above use every fast path, and no plan uses a path that is switched off.
+/// The sums in kProducts and kTerms use every fast path, and no sum uses a path that is switched
+/// off.
 TEST(FastPaths, EveryPathIsTakenByACaseUnlessItIsOff) {
   const auto taken = [] {
     std::set<FastPath> paths;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Tests the levels to which values below a norm are rounded. The rule of numeric/scaled/levels.h is
-// compared with a computation in exact integers, and every backend is compared with that rule and
-// with that computation.
+// Tests how values below a norm are rounded to levels, which are fractions of the norm. The rule of
+// numeric/scaled/levels.h is compared with a computation in exact integers, and every backend is
+// compared with that rule and with that computation.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -109,7 +109,7 @@ double Quotient(Wide a, Wide bound, const Format& scale, bool up) {
   return scale.magnitude(goes_up ? low : low - 1);
 }
 
-/// Returns the scale that the contract defines for the largest magnitude a.
+/// Returns the scale that the rule of `s` defines for a block whose largest magnitude is a.
 double ExactScale(const Scaled& s, Wide a) {
   const Format& scale = s.scale;
   if (a == 0) return scale.has_zero() ? 0 : scale.magnitude(0);
@@ -186,8 +186,8 @@ TEST(ScaleRules, PowersFromBitsAreTheRules) {
     }
   }
   EXPECT_EQ(rules, 65);
-  // For these formats, the library computes the scale by the full rules, and not by the fast rule
-  // for powers of two.
+  // For the following formats, the library computes the scale by the full rules, and not by the
+  // fast rule for powers of two.
   for (const char* text : {"e4m3fn 32 scale=fp32", "nvfp4", "mxfp8 arithmetic=microxcaling",
                            "mxfp8 margin=1", "mxfp8 rule=max", "mxfp8 rule=up"}) {
     EXPECT_FALSE(power_rule_of(PlanOf(text)).fits) << text;
@@ -555,8 +555,8 @@ TEST(ScaleChoices, RowsAreAddedByHalves) {
   }
   std::vector<double> errors = {1, 0x1p-24, 0x1p-24, 0x1p-24, 0x1p-24};
   const ScaledPlan te = PlanOf("nvfp4 choose=mae");
-  // The binary32 sum is the tree ((row 0 + row 4) + row 2) + (row 1 + row 3). Its left part rounds
-  // to 1. Its right part, 2^-23, is not lost when it is added to 1.
+  // The binary32 sum of the rows' errors is the tree ((row 0 + row 4) + row 2) + (row 1 + row 3).
+  // Its left part rounds to 1. Its right part, 2^-23, is not lost when it is added to 1.
   EXPECT_EQ(sum_of_rows(te, 5, errors.data()), 1 + 0x1p-23);
 }
 

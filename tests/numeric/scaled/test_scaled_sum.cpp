@@ -41,8 +41,8 @@ TEST(ScaledSum, EveryBackend) {
       for (std::size_t j = 0; j < columns; ++j) {
         const std::size_t at = i * stride + j;
         sum[at] = values[i * columns + j];
-        // Every third total nearly cancels the product. A fused multiply-add would then give
-        // another result.
+        // In every third column, the total nearly cancels the product of the scales and the sum. A
+        // fused multiply-add would then give another result.
         total[at] = j % 3 == 0 ? -a_scale[i] * b_scale[j] * sum[at]
                                : values[(i * columns + j * 7) % values.size()];
         expected[at] = reference::add_scaled(total[at], a_scale[i], b_scale[j], sum[at]);

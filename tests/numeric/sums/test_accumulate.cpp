@@ -31,7 +31,8 @@ Terms make_terms(const Spec& spec, std::size_t count, std::size_t n, std::uint64
   for (std::size_t k = 0; k < count; ++k) {
     auto row = testing::moderate_values(spec, n, seed + 2 * k);
     const auto wild = testing::mixed_values(spec, n / 4, seed + 2 * k + 1);
-    // The first quarter of the elements gets special values, values that overflow, and random bits.
+    // In each term, the first quarter of the elements gets special values, values that overflow,
+    // and random bits.
     std::copy(wild.begin(), wild.end(), row.begin());
     terms.push_back(std::move(row));
   }

@@ -250,7 +250,7 @@ TEST(SumWalk, TakesEachTermOnce) {
 }
 
 /// Records each plane (stored partial sum) as a text such as `(a+b #n)`, where n is the number of
-/// the random integer.
+/// the random integer that rounds the sum.
 class Texts {
  public:
   void add_terms(int plane, bool starts, std::int64_t draw, std::int64_t first,
@@ -339,8 +339,8 @@ class HeldTexts {
   void load_tree(int plane) { tree_ = planes_.at(plane); }
   void store_tree(int plane) { planes_[plane] = tree_; }
 
-  /// Returns a sum of `count` products as a text that shows the order of its additions. A new
-  /// SumWalk adds each `together` products.
+  /// Returns a sum of `count` products as a text that shows the order of its additions. Adds
+  /// `together` products at a time, each time with a new SumWalk.
   static std::string Of(const SumOrder& order, std::int64_t count, std::int64_t together = 8) {
     HeldTexts texts(order);
     texts.planes_[0] = "c";

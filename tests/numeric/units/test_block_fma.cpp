@@ -70,8 +70,8 @@ Exact infinite_sum(std::span<const float> a, std::span<const float> b, const Exa
   return total;
 }
 
-// Returns the least exponent E to which a block's terms may be aligned if all scales are 1. E is at
-// least unit.min_exponent and, if one of the block's dot products is not 0, at least 0.
+// Returns the exponent to which a block's dot products are aligned if all scales are 1:
+// unit.min_exponent or, if a dot product is not 0, the greater of unit.min_exponent and 0.
 int dots_exponent(const BlockFma& unit, std::span<const double> dots) {
   const bool counts = std::ranges::any_of(dots, [](double dot) { return dot != 0; });
   return counts ? std::max(unit.min_exponent, 0) : unit.min_exponent;
@@ -165,7 +165,7 @@ struct Product {
   }
 };
 
-// Packs `count` values of each line (row or column) from first_k on, in panels of `width` lines.
+// Packs `count` values of each matrix row (or column) from first_k on, `width` lines to a panel.
 std::vector<float> packed(const std::vector<float>& x, std::size_t lines, std::size_t depth,
                           std::size_t first_k, std::size_t count, std::size_t width) {
   const std::size_t panels = (lines + width - 1) / width;
@@ -247,7 +247,7 @@ bool check(const Accumulator& accumulator, const Product& product) {
   return good;
 }
 
-// Returns one dot product. All backends must agree on it.
+// Returns the dot product of a and b plus c. Expects that all backends equal the integer rule.
 float dot(const Accumulator& accumulator, const std::vector<float>& a, const std::vector<float>& b,
           float c = 0) {
   const Product product{1, 1, a.size(), a, b, {c}};
@@ -397,7 +397,7 @@ TEST(BlockFma, AnyUnitMatchesTheModel) {
   }
 }
 
-// Tests products whose exponents lie at a limit of the computation in binary32, or next to one.
+// Tests products with exponents at or next to the limits of the kernels' path in binary32.
 TEST(BlockFma, BothRoutesMeet) {
   Source source(3);
   for (const char* name : {"h100-bf16", "h100-tf32", "v100", "h100-fp8"}) {
@@ -465,15 +465,15 @@ TEST(BlockFma, LargestSums) {
 
 TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   const Accumulator unit = custom("fp32 block_fma a=fp16 b=fp16 block=4 fraction_bits=3");
-  // The largest exponent is 0, so terms are cut to multiples of 1/8: negative ones toward zero,
-  // too.
+  // The largest exponent of the terms is 0, so the terms are cut to multiples of 1/8. Negative
+  // terms are cut toward zero, too.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}), 1.125F);
   EXPECT_EQ(dot(unit, {1, -0.1875F}, {1, 1}), 0.875F);
   EXPECT_EQ(dot(unit, {1, 0.1F, 0.1F}, {1, 1, 1}), 1);
   // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // The next block is aligned anew: with the running sum 2, terms are cut to multiples of 1/4.
+  // Block 2 is aligned anew: with the running sum 2, its terms are cut to multiples of 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
@@ -523,7 +523,7 @@ TEST(BlockFma, ExponentsHaveALeast) {
 TEST(BlockFma, AddendMayBeSeparate) {
   const Accumulator unit =
       custom("fp32 block_fma a=fp16 b=fp16 block=2 fraction_bits=3 addend=separate");
-  // Products are cut to multiples of 1/8, so 1 + 0.1875 gives 1.125. A separate addend is not cut.
+  // Products are cut to multiples of 1/8, so 1 + 0.1875 gives 1.125. The addend c is not cut.
   EXPECT_EQ(dot(unit, {1, 0.1875F}, {1, 1}, 0x1p-20F), 0x1.20001p0F);
   // The exact sum is rounded once, toward zero.
   EXPECT_EQ(dot(unit, {0x1p-14F}, {-0x1p-14F}, 1), 0x1.fffffep-1F);

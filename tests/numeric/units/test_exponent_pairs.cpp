@@ -65,7 +65,7 @@ TEST(ExponentPairs, Operands) {
   EXPECT_EQ(second_exponent(pair_of(-252, 254)), 254);
   EXPECT_EQ(second_exponent(pair_of(254, -252)), -252);
   EXPECT_EQ(kNoExponents, pair_of(2 * kNoExponent, 2 * kNoExponent));
-  // The greatest and the least sum of two exponents keep their signs.
+  // The greatest and the least sum of two exponents fit in 16 bits, so they keep their signs.
   EXPECT_GT(first_exponent(pair_of(2 * kSpecialExponent, 0)), kMostEnd32);
   EXPECT_LT(second_exponent(kNoExponents), -600);
 }
