@@ -50,7 +50,8 @@ def load(path: Path) -> Run | None:
 
 
 def store(name: str, run: Run, folder: Path = RESULTS) -> Path:
-    """Merges a run into the file `name` in the folder. Returns the file's path."""
+    """Merges the rows of a benchmark run into the result file `name` in the folder. Returns the
+    file's path."""
     from cpd._files import write_text  # reading needs no built package
 
     path = folder / name

@@ -28,7 +28,7 @@ format."""
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on two threads."""
+    """Yields the selected benchmark rows, measured on two threads."""
     for row, line in KNOWN.items():
         if not options.selection.wants(row):
             continue

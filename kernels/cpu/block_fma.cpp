@@ -35,7 +35,7 @@ constexpr int kLanes = Lanes<F>::count;
 constexpr int kRows = kGemmRows;
 constexpr int64_t kMostK = 256;  ///< values of k whose exponents are stored
 
-/// The range of the exponents of the nonzero operands.
+/// The least and the greatest exponent among the nonzero values of an operand.
 struct Range {
   int32_t least = 4096;
   int32_t greatest = kNoExponent;
@@ -138,7 +138,8 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lan
   store_f32(sum, end_block<R>(units, load_f32<D>(sum), load_i32<D>(e[row] + lane), plan));
 }
 
-/// Adds the block's totals `units` to all sums of a row, rounds the results and stores them.
+/// Adds the totals of a block's products (`units` times 2^(E - F), F: plan.fraction_bits) to all
+/// sums of a row of the tile. Rounds the sums and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const int32_t (*e)[kLanes],
                     const int32_t* units) {
@@ -147,8 +148,9 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Adds the block's totals `units` to the sums of each row in binary32 lanes, by end_block32.
-/// Returns a bit mask of the rows for which end_block32 may be wrong; their sums do not change.
+/// Adds the totals of a block's products (`units` times 2^(E - F)) to the sums of each row of the
+/// tile, in binary32 lanes by end_block32. Returns a bit mask of the rows for which end_block32 may
+/// be wrong; their sums do not change.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -209,7 +211,8 @@ struct PlainOperands {
   CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
 };
 
-/// The operands of PlainOperands, and the scales by which add_scaled_block multiplies them.
+/// The operands of neighboring sums of one row (PlainOperands), and the scales by which
+/// add_scaled_block multiplies these operands.
 struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 

@@ -18,7 +18,8 @@ namespace {
 using std::int64_t;
 using std::uint64_t;
 
-/// Computes a tile by a fast path without random integers.
+/// Computes the sums of one tile of a product by the fast path Path, which needs no random
+/// integers.
 template <class Path, ProductKind kProducts>
 CPD_FN void tile_of(const BoundedTile& bounded) {
   constexpr bool kFuses = Path::kAddsExact || (Path::kAnyValues && kProducts == ProductKind::exact);

@@ -68,7 +68,8 @@ CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64
   if (adds) state.unit = 0.0F;
 }
 
-/// Returns an element's result after its last promotion.
+/// Returns an element's result after all products: the accumulator's sum or, without promotion
+/// (adding the matrix unit's sum to the accumulator's), the matrix unit's sum.
 CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
   return result_of(call.plan.unit.promote > 0 ? state.sum : state.unit);
 }

@@ -139,8 +139,8 @@ class HalvesThread {
     }
   }
 
-  /// Copies values k … k + count - 1 to shared memory. Returns false if the 16-bit lanes do not
-  /// represent a value exactly.
+  /// Copies both operands' values at k … k + count - 1 to shared memory. Returns false if 16-bit
+  /// lanes may not multiply one of the values (HeldOperands::has).
   CPD_FN bool load(HalvesMemory& memory, std::int64_t k, int count) const {
     bool held = true;
     const auto take = [&held](HalfOperand& to) {

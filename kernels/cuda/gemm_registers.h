@@ -265,7 +265,7 @@ class WideThread {
   CPD_FN WideThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums& sums)
       : call_(call), sums_(sums), place_{call.product, place, thread}, steps_(call.plan.sum.fast) {}
 
-  /// Sets the sums in memory to their initial values.
+  /// Sets the thread's sums in memory (sums_) to their initial values.
   CPD_FN void begin() {
     float* start = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;

@@ -27,7 +27,7 @@ struct alignas(8) TwoExponents {
   std::uint32_t pairs[kPatch / 2];
 };
 
-/// The operands and their exponents in shared memory.
+/// A tile's values of a and b in shared memory, with their exponents.
 struct UnitMemory {
   static constexpr int kRow = kWide / kPatch + 1;
   Four a[kWideDepth][kRow];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks on a GPU: functions that the kernels of reductions and of messages share.
-// A thread block processes tiles of a segment's values, one after the other. Each thread computes
-// the codes of some values, and then the tile is packed.
+// Functions that the GPU kernels of reductions over ranks and of messages share. A thread block
+// processes a segment (a range of a layer's values) tile by tile. Each thread computes the codes of
+// some values, and then the tile is packed.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -189,8 +189,9 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
-/// Adds term k to a running sum. Afterwards, `first` and `second` hold the codes of the two values
-/// of the sum's state. After the last term, `first` holds the code of the result.
+/// Adds term k to the running sum of value number `at`. Afterwards, `first` has the code of the sum
+/// and `second` the code of the sum's second value, such as Kahan's compensation. After the last
+/// term, `first` has the code of the result.
 template <Rounding mode>
 CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                      std::uint32_t& first, std::uint32_t& second) {

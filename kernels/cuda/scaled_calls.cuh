@@ -24,8 +24,8 @@ int decode_formed(const Launch& launch, const ScalesCall& of);
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// `fit` is true if kernels can read a tensor in Packs (four neighboring values each). The values
-/// must be contiguous, in consecutive blocks of 2^shift values.
+/// Describes how kernels read a tensor in Packs (four neighboring values each). `fit` is true if
+/// they can: the values must be contiguous, in consecutive blocks of 2^shift values.
 struct PackLayout {
   bool fit = false;
   int shift = 0;

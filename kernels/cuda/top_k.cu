@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(kThreads)
   form_terms(block, call, y, counts, memory,
              [&](float, std::int64_t rank) { return call.terms[rank]; });
 }
-/// Writes the selected values in the order of their ranks.
+/// Writes the selected values to `values`. A value's rank is its index there.
 __global__ void __launch_bounds__(kThreads)
     gather_kept(const __grid_constant__ TopKCall call, float* values) {
   __shared__ TopKTile memory;
