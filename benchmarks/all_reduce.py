@@ -139,8 +139,8 @@ def _setting_rows(
 
 
 def _with_bar(row: Row, options: argparse.Namespace) -> Row:
-    """Returns the row with its bar, the least ratio that it must reach. A run with fewer values
-    than all of ResNet-50's layers has no bars."""
+    """Returns the benchmark row with its bar, the least ratio that it must reach. A run with fewer
+    values than all of ResNet-50's layers has no bars."""
     bar = BARS.get(row["name"])
     return row if bar is None or options.values < VALUES else row | {"bar": bar}
 

@@ -35,7 +35,8 @@ class NoRunError(ValueError):
 
 
 def load(text: str) -> Run:
-    """Returns the stored run whose path is `text`, else the run of that name in results/."""
+    """Returns the stored benchmark run in the file `text`, else the run of that name in
+    results/."""
     paths = [Path(text), store.RESULTS / text, store.RESULTS / f"{text}.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -80,7 +81,7 @@ class Pair:
 
     @property
     def times(self) -> float:
-        """Returns B/A: how many times as fast as in run A the row is in run B."""
+        """Returns how many times as fast the benchmark row is in run B as in run A."""
         return times_as_fast(self.a["unit"], self.a["value"], self.b["value"])
 
 
@@ -141,8 +142,8 @@ def _missing(name: str, run: Run, other: Run) -> Iterable[str]:
 
 
 def text(a: Run, b: Run) -> str:
-    """Returns the differences of the headers, the number of rows that only one run has, and the
-    table."""
+    """Returns the comparison of two stored runs: the differences of their headers, the number of
+    rows that only one run has, and the table."""
     compared = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
     lines += [*_missing("A", a, b), *_missing("B", b, a)]

@@ -108,8 +108,8 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Yields rows that Python measures: casts to new arrays, matrix products, overhead of calls,
-    lines of vectors, training steps."""
+    """Yields the benchmark rows that Python measures: casts to new arrays, matrix products,
+    overhead of calls, lines of test vectors, training steps."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -157,8 +157,8 @@ def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def write(console: Console, options: argparse.Namespace, rows: list[Row], run: store.Run) -> None:
-    """Writes out/bench.json, the run's file under its CPU's name and, if the options ask for it,
-    the file in benchmarks/results."""
+    """Writes the measured rows to out/bench.json, and the run to a file named after this CPU. If
+    the options ask for it, also merges the run into the file in benchmarks/results."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     measured = [row for row in rows if "skipped" not in row]
     write_text(options.out, json.dumps(measured, indent=1) + "\n")

@@ -178,8 +178,8 @@ def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -
 
 
 def avx2_table(rows: Rows, names: list[str]) -> str:
-    """Returns a line that explains the columns, and the table. Returns an empty text if no run is
-    stored."""
+    """Returns the table of rows measured on AVX2 alone, after a line that explains its columns.
+    Returns an empty text if no such row is stored."""
     columns = list(dict.fromkeys(cpu for by_cpu in rows.values() for cpu in by_cpu))
     if not columns:
         return ""

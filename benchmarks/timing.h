@@ -229,8 +229,8 @@ inline void PrintWrong(const std::string& name, const std::string& wrong) {
   std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", name.c_str(), wrong.c_str());
 }
 
-/// Runs the main() of a program. `run` must return false if bits are wrong; the exit status is then
-/// 1.
+/// Runs a benchmark program: calls `run` and returns the exit status. `run` must return false if
+/// bits are wrong; the exit status is then 1.
 inline int Guarded(const char* program, const std::function<bool()>& run) {
   setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
   try {

@@ -22,8 +22,8 @@ LEAST_TURNS = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A function to time, and the amount of work of one call (bytes, MACs or lines): a row's rate
-    is this amount divided by the time."""
+    """A function to time, and the amount of work of one call (bytes, MACs or lines of text). A
+    benchmark row's rate is this amount divided by the time."""
 
     work: Work
     amount: float

@@ -322,8 +322,8 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
 }
 
 /// Rounds a tile's sums into the accumulator's format. With promotion, a tile has two sums for each
-/// element: adds the matrix unit's sum to the accumulator's sum (plane 0), rounds the accumulator's
-/// sum, and sets the matrix unit's sum to +0.
+/// element. The matrix unit's sum is then added to the accumulator's sum (plane 0), which is
+/// rounded, and the matrix unit's sum becomes +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -404,7 +404,7 @@ CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t
 }
 
 /// Returns how many of the next `left` products are added together, from first_k on: whole blocks,
-/// at most kMostK products, and none beyond the next promotion.
+/// at most kMostK products, and none after the next addition to the accumulator's sum.
 CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) {
   int64_t count = kMostK / plan.block * plan.block;
   if (plan.promote > 0) count = least(count, plan.promote - first_k % plan.promote);
@@ -455,8 +455,9 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Finishes the sums of a matrix product with k = 0. Without promotion, rounds the matrix unit's
-/// sum, which is c, into the accumulator's format. With promotion, does nothing.
+/// Finishes the sums of a matrix product with k = 0, which consist of c alone. If the matrix unit's
+/// sums are not added to an accumulator (no promotion), rounds c into the accumulator's format.
+/// Otherwise does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

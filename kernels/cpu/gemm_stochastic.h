@@ -239,8 +239,8 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// Returns product number k of the run for each sum, rounded unless kExactProducts. The first
-  /// product has number 0.
+  /// Returns product number k of the run (a range of k) for each sum, rounded unless
+  /// kExactProducts. The run's first product has number 0.
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -250,7 +250,7 @@ class StochasticRows {
           [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
-  /// Returns x plus product number k of the run for each sum, rounded.
+  /// Returns x plus product number k of the run (a range of k) for each sum, rounded.
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();
@@ -275,7 +275,7 @@ class StochasticRows {
     }
     return x;
   }
-  /// Returns whether a sum exceeded the format's largest value. Always returns false unless the run
+  /// Returns whether a sum exceeded the format's largest value. Always returns false unless kRange
   /// is Range::watched.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
@@ -327,9 +327,9 @@ class StochasticRows {
   std::int64_t k_ = -1;  ///< its first product
 };
 
-/// Adds the products of a run to all rows of a tile, Rows::kRows rows at a time. The floating-point
-/// environment must round toward zero. If kRange is Range::watched and a sum overflows, its kRows
-/// rows are computed again with Range::any.
+/// Adds the products of a run (a range of k) to all rows of a tile, Rows::kRows rows at a time. The
+/// floating-point environment must round toward zero. If kRange is Range::watched and a sum
+/// overflows, its kRows rows are computed again with Range::any.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -422,7 +422,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// Returns the Range (what may overflow) of a run with finite operands.
+/// Returns what may overflow (Range) in a run (a range of k) whose operands are finite.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;

@@ -131,9 +131,9 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Visits `count` values in whole bytes of their bits; the bit of value i has number bit + i. Calls
-/// one(i) for each value before the first whole byte, unit(i) for each full group of kUnit values i
-/// … i + kUnit - 1, and rest(i, left) if left < kUnit values remain.
+/// Visits `count` values by whole bytes of their bits; the bit of value i has number bit + i. Calls
+/// one(i) for each value before the first whole byte. Then calls unit(i) for each full group of
+/// kUnit values i … i + kUnit - 1, and rest(i, left) if left < kUnit values remain.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;

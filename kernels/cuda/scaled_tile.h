@@ -91,7 +91,8 @@ CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::i
   tables.encode[c] = static_cast<float>(outer.encode);
 }
 
-/// Returns the outer scale of block b; 1 if the format has no outer scales.
+/// Returns the outer scale of block b, which other blocks may share; 1 if the format has no outer
+/// scales.
 template <class W>
 CPD_FN OuterScale<W> outer_of(const ScaledCall& call, const OuterTables& cells, std::int64_t b) {
   if (!call.plan.two_levels) return {1, 1};
