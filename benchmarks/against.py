@@ -38,7 +38,8 @@ WORST = 0.97
 """
 LEAST_ROUNDS = 3
 CONFIRMING = 6
-"""The number of additional rounds for rows that the first rounds found slower or faster."""
+"""The largest number of further rounds for rows that the first rounds found slower or faster. A
+round measures each row with both versions."""
 TURNS = 3
 """The number of measurements of a row by each version in a round."""
 IMPORTS = 5
@@ -65,13 +66,15 @@ def verdict(ratios: Sequence[float]) -> str:
 
 
 def agree(ratios: Sequence[float]) -> bool:
-    """Returns whether this tree is slower in every round, or faster in every round."""
+    """Returns whether this tree was slower than the other version in every round, or faster in
+    every round."""
     return max(ratios) < 1 or min(ratios) > 1
 
 
 @dataclass
 class Measured:
-    """A row of both versions, with one value of each version for each round."""
+    """The measurements of one benchmark row: for each round, one value of this tree and one of the
+    other version."""
 
     name: str
     unit: str
@@ -93,8 +96,8 @@ class Measured:
         return verdict(self.ratios)
 
     def add(self, other: Sequence[float], this: Sequence[float]) -> None:
-        """Stores the best value of each version in one round of measurements. The arguments are the
-        values of all turns of the round."""
+        """Adds one round: stores the best of the values that each version measured in this
+        round."""
         best = functools.partial(_best, self.unit)
         self.other.append(best(other))
         self.this.append(best(this))
@@ -285,7 +288,8 @@ _TIMED_IMPORT = "import time; t = time.process_time(); import cpd; print(time.pr
 def _import_ms(version: Version) -> float:
     """Returns the processor time in milliseconds of `import cpd` in one fresh process."""
     command = [version.python, "-P", "-c", _TIMED_IMPORT]
-    # Each version has its own cache of compiled Python modules, which the first process fills.
+    # This tree and the other revision each have their own cache of compiled Python modules. The
+    # first process fills the cache.
     environment = os.environ | {"PYTHONPYCACHEPREFIX": str(version.tree / "build/pycache")}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
@@ -352,9 +356,10 @@ class Rounds:
 
 
 def confirm(rows: Sequence[Measured], measure: Callable[[Sequence[Measured]], None]) -> None:
-    """Measures again, in up to CONFIRMING more rounds, the rows whose verdict is slower or faster.
-    A row is dropped as soon as neither version was faster in all of its rounds. It stays if a noisy
-    round only moves its median ratio to the other side of WORST: later rounds may move it back."""
+    """Measures again, in up to CONFIRMING more rounds, the rows that were judged slower or faster.
+    Drops a row as soon as this tree was neither slower in all rounds nor faster in all rounds. A
+    row whose median ratio alone returns within the limits (WORST) is not dropped, because later
+    rounds may move the median."""
     called = [row for row in rows if row.verdict]
     for _ in range(CONFIRMING):
         called = [row for row in called if agree(row.ratios)]
@@ -413,8 +418,8 @@ def compile_times(
     versions: Sequence[Version], found: Found, status: Callable[[str], None]
 ) -> list[Measured]:
     """Returns the summed compile times of the sources that both versions have. The versions compile
-    each source alternately. Up to LEAST_ROUNDS rounds are measured, as long as they find this
-    tree's sum slower or faster."""
+    each source alternately. If the first round judges this tree's sum slower or faster, further
+    rounds follow while they confirm it, up to LEAST_ROUNDS rounds in all."""
     rows = []
     listed = [json.loads((v.built / "compile_commands.json").read_text()) for v in versions]
     groups = [sources(entries, v.built) for entries, v in zip(listed, versions, strict=True)]
@@ -443,8 +448,8 @@ def _object(entry: dict[str, str]) -> str:
 
 
 def constants(other: dict[str, Any], this: dict[str, Any], unit: str) -> list[Measured]:
-    """Returns a row for each figure that both versions have, such as a library's size. These
-    figures are not measured repeatedly."""
+    """Returns a row for each figure that this tree and the other version both have, such as a
+    library's size. These figures are not measured repeatedly."""
     return [Measured(name, unit, [other[name]], [this[name]]) for name in other if name in this]
 
 
@@ -529,7 +534,8 @@ def measure_both(options: argparse.Namespace, versions: tuple[Version, Version],
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compares the versions. Returns 1 if bits are wrong, else 0."""
+    """Compares the benchmarks of this tree and another revision. Returns 1 if bits are wrong, else
+    0."""
     console = Console()
     try:
         versions = prepared(options, console)

@@ -72,7 +72,7 @@ class Setting:
 
     def wanted(self, selection: Selection) -> list[str]:
         """Returns the values for bench_all_reduce's option --parts (`formats`, `codecs`, …) that
-        cover the selected rows."""
+        cover the selected benchmark rows."""
         return [
             part
             for part, rows in self.parts.items()
@@ -139,8 +139,8 @@ def _setting_rows(
 
 
 def _with_bar(row: Row, options: argparse.Namespace) -> Row:
-    """Returns the row with its bar, the least ratio that it must reach. A run with fewer values
-    than all of ResNet-50's layers has no bars."""
+    """Returns the benchmark row with its bar, the least ratio that it must reach. A run with fewer
+    values than all of ResNet-50's layers has no bars."""
     bar = BARS.get(row["name"])
     return row if bar is None or options.values < VALUES else row | {"bar": bar}
 
@@ -152,7 +152,7 @@ def _why_not(program: Path) -> str:
 
 
 def rows(options: argparse.Namespace, programs: Path) -> Iterator[Row]:
-    """Yields the selected rows. A row that cannot run is yielded with the reason."""
+    """Yields the selected benchmark rows. A row that cannot run is yielded with the reason."""
     program = programs / "bench_all_reduce"
     for setting in (LIMITED, FREE):
         parts = setting.wanted(options.selection)

@@ -156,7 +156,7 @@ inline void Contribute(cpd::VirtualReduce& reduce, Gradients& gradients, int ran
 }
 
 /// Returns whether this rank's result has the bits that virtual ranks compute, without residuals of
-/// earlier calls. `rows`: the rows of the layers, or empty.
+/// earlier calls. `rows`: the number of rows of each layer, or empty.
 inline bool EqualsVirtualRanks(const Model& model, Gradients& gradients, const Reduce& spec,
                                std::span<const std::int64_t> rows) {
   const std::vector<std::int64_t> sizes = SomeOf(model.sizes);

@@ -111,7 +111,7 @@ class Float32Conv2d(nn.Conv2d):
 
 
 def peer(plain: nn.Module, which: str) -> nn.Module:
-    """Returns the model to which a recipe's step is compared."""
+    """Returns the model whose training step is the baseline of a recipe's benchmark row."""
     model = copy.deepcopy(plain)
     if which == FLOAT32:
         for module in model.modules():
@@ -133,8 +133,8 @@ def rows(
     work: int,
     options: Namespace,
 ) -> Iterator[Row]:
-    """Yields the selected rows of a model. `converted` returns a copy of the model that computes by
-    a recipe; `in_float32` runs a step without autocast."""
+    """Yields the selected benchmark rows of a model. `converted` returns a copy of the model that
+    computes by a recipe; `in_float32` runs a step without autocast."""
     full = f"model/{name}/autocast/plain"
     if options.selection.wants(full):
         sides = Side(lambda: step(plain, x), work), Side(lambda: in_float32(plain, x), work)

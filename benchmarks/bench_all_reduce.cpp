@@ -210,7 +210,7 @@ class Benchmark {
         model_(gradients_, Rank(), SizesFor(settings.values)),
         reducer_(settings, settings.chunk) {}
 
-  /// Runs the selected parts. Returns false if bits are wrong.
+  /// Runs the parts that --parts selects (`formats`, `codecs`, …). Returns false if bits are wrong.
   bool Run() {
     if (Wants("formats")) Formats();
     if (Wants("codecs")) Codecs();
@@ -240,7 +240,7 @@ class Benchmark {
     return 8e-9 * side.Middle(&Sample::bytes) / side.Middle(&Sample::seconds) / settings_.gbps;
   }
 
-  /// Prints a row. `ratio` is how many times as fast as the baseline the row is.
+  /// Prints a benchmark row. `ratio` is how many times as fast as the baseline the row is.
   void PrintPair(const std::string& name, const Side& row, const Side& baseline,
                  const std::string& against, const Extras& extras = {}) const {
     std::vector<double> ratios(row.samples.size());

@@ -107,8 +107,8 @@ std::int64_t PlaceOf(std::int64_t i, std::int64_t n, bool turned) {
   return turned ? i / columns + i % columns * kTurned : i;
 }
 
-/// The arrays of a row: a cast reads x and writes y, encoding reads x and writes codes, decoding
-/// reads codes and writes y.
+/// The arrays of a benchmark row: a cast reads x and writes y, encoding reads x and writes codes,
+/// decoding reads codes and writes y.
 struct Arrays {
   std::int64_t n;
   const float* x;

@@ -89,7 +89,8 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a row: n inputs and outputs, and memory for the encoded bytes of all pieces.
+/// The arrays of a benchmark row: n inputs and outputs, and memory for the encoded bytes of all
+/// pieces of the layer.
 struct Arrays {
   std::int64_t n;
   const float* x;

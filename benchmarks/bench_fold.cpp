@@ -32,8 +32,8 @@ constexpr std::int64_t kRanks = 256;
 constexpr std::int64_t kPiece = 4096;  ///< elements that all ranks' terms are folded for at once
 constexpr int kShift = 3;
 
-/// The arrays of a row. x has the floats of 256 ranks, one rank after the other; `other` has the
-/// same size; `small` has the size of one rank.
+/// The arrays of a benchmark row. x has the floats of 256 ranks, one rank after the other; `other`
+/// has the same size as x; `small` has the size of one rank's floats.
 struct Arrays {
   std::int64_t n;
   float* x;

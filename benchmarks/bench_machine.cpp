@@ -52,8 +52,8 @@ using Sequence = std::vector<const Operation*>;
 
 constexpr int kBody = 192;  ///< operations of a loop's body; they fit any cache of decoded ones
 
-/// Returns the names of the operations of a kind, for example "mul". Any other name must be the
-/// name of an operation, and is returned alone.
+/// Returns the names of the operations of a kind: for "mul", the names "product" and "fma". If
+/// `kind` is itself the name of an operation, returns this name alone.
 std::vector<std::string> Parts(const std::string& kind) {
   static const std::map<std::string, std::vector<std::string>> kPairs = {
       {"mul", {"product", "fma"}},

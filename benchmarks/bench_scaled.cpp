@@ -85,7 +85,7 @@ std::vector<Row> Rows() {
   return rows;
 }
 
-/// The arrays of a row. The arrays for codes and scales are large enough for every row.
+/// The arrays of a benchmark row. The arrays for codes and scales are large enough for every row.
 struct Arrays {
   std::int64_t n;
   const float* x;
@@ -131,8 +131,8 @@ void Run(const Row& row, const Arrays& a) {
   cpd::Decode(codes, row.scaled, row.axis, scales, outer, y);
 }
 
-/// Returns the bytes that a row moves for each element. A scale for the whole tensor requires
-/// reading the values twice.
+/// Returns the bytes for each element that a benchmark row's rate counts and that its loop moves. A
+/// scale for the whole tensor requires reading the values twice.
 timing::Element ElementOf(const Row& row, std::int64_t n) {
   using Kind = cpd::BlockShape::Kind;
   const bool of_tensor = row.scaled.block.kind == Kind::tensor ||

@@ -17,9 +17,9 @@
 
 namespace timing {
 
-/// Runs a row on every backend. Returns a text that says what is wrong, or an empty text. `check`
-/// runs the row and returns how its result differs from the expected one. `result` returns the
-/// result as bytes, which must be equal on all backends.
+/// Runs the operation of a benchmark row on every backend. Returns a text that says what is wrong,
+/// or an empty text. `check` runs the operation and returns how its result differs from the
+/// expected one. `result` returns the result as bytes, which must be equal on all backends.
 inline std::string CheckBackends(const std::function<std::string()>& check,
                                  const std::function<std::span<const std::uint8_t>()>& result) {
   std::vector<std::uint8_t> first;

@@ -58,7 +58,7 @@ class Mixture:
         return {kind: counts[kind] for kind in KINDS if counts.get(kind)}
 
     def text(self, isa: str) -> str:
-        """Returns the counts as the value of bench_machine's option --mix."""
+        """Returns the loop's counts of operations in the form of bench_machine's option --mix."""
         return " ".join(f"{kind}={count:g}" for kind, count in self.on(isa).items())
 
 
@@ -130,8 +130,8 @@ def bytes_bound(row: Row, machine: Machine) -> float | None:
 
 
 def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
-    """Returns the lowest known bound and its kind, or None if this run measured too little for a
-    bound."""
+    """Returns the lowest known bound of the row's rate and its kind (`issue`, `bytes`, …). Returns
+    None if this run measured nothing from which a bound follows."""
     if row["unit"] == "GB/s":
         both = (bytes_bound(row, machine), "bytes"), (issue_bound(row, machine), "issue")
         return min(((value, kind) for value, kind in both if value is not None), default=None)
@@ -146,8 +146,8 @@ def bound(row: Row, machine: Machine) -> tuple[float, str] | None:
 
 
 def with_bound(row: Row, machine: Machine) -> Row:
-    """Returns the row with its bound and its fraction of the bound, if they are known. Values that
-    the row already has are preserved."""
+    """Returns the row with its bound (the rate that the machine allows) and the fraction of the
+    bound that the row reaches, if they are known. Values that the row already has are preserved."""
     if "skipped" in row or "wrong" in row:
         return row
     if "bound" not in row:
@@ -164,5 +164,6 @@ def is_low(row: Row) -> bool:
 
 
 def is_missed(row: Row) -> bool:
-    """Returns whether the row's ratio is below the required one (its bar)."""
+    """Returns whether the benchmark row's ratio to its baseline is below the ratio that it must
+    reach (its bar)."""
     return "bar" in row and bool(row["ratio"] < row["bar"])

@@ -35,7 +35,8 @@ class NoRunError(ValueError):
 
 
 def load(text: str) -> Run:
-    """Returns the stored run whose path is `text`, else the run of that name in results/."""
+    """Returns the stored benchmark run in the file `text`, else the run of that name in
+    results/."""
     paths = [Path(text), store.RESULTS / text, store.RESULTS / f"{text}.json"]
     path = next((path for path in paths if path.is_file()), None)
     if path is None:
@@ -60,13 +61,13 @@ def load(text: str) -> Run:
 
 
 def times_as_fast(unit: str, a: float, b: float) -> float:
-    """Returns how many times as fast b is as a. For sizes: how many times as small."""
+    """Returns how many times as fast, or for sizes how many times as small, b is as a."""
     return a / b if unit in LESS_IS_BETTER else b / a
 
 
 def are_alike(a: Row, b: Row) -> bool:
-    """Returns whether the values of both rows have the same unit and meaning, so that they can be
-    divided."""
+    """Returns whether the values of two benchmark rows have the same unit and meaning, so that they
+    can be divided."""
     alike = all(a.get(key) == b.get(key) for key in ("unit", "counted"))
     return alike and a["value"] > 0 and b["value"] > 0
 
@@ -80,7 +81,7 @@ class Pair:
 
     @property
     def times(self) -> float:
-        """Returns B/A: how many times as fast as in run A the row is in run B."""
+        """Returns how many times as fast the benchmark row is in run B as in run A."""
         return times_as_fast(self.a["unit"], self.a["value"], self.b["value"])
 
 
@@ -90,14 +91,15 @@ def in_both(a: Run, b: Run) -> list[Pair]:
 
 
 def pairs(a: Run, b: Run) -> list[Pair]:
-    """Returns the rows that can be compared, sorted by B/A with the slowest first."""
+    """Returns the pairs of rows that can be compared. Pairs in which run B is slowest relative to
+    run A come first."""
     fair = [pair for pair in in_both(a, b) if are_alike(pair.a, pair.b)]
     return sorted(fair, key=lambda pair: pair.times)
 
 
 def differences(a: Run, b: Run) -> dict[str, tuple[str, str]]:
-    """Returns the entries that differ between the headers. Of the machine's rates, only the rate of
-    copies is compared."""
+    """Returns the entries that differ between the headers of two stored runs. Of the machine's
+    rates, only the rate of copies is compared."""
     heads = []
     for run in (a, b):
         head = {key: str(value) for key, value in run.items() if key not in ("rows", "machine")}
@@ -133,15 +135,15 @@ def aligned(lines: list[tuple[str, ...]], texts: tuple[int, ...] = (0, 1)) -> It
 
 
 def _missing(name: str, run: Run, other: Run) -> Iterable[str]:
-    """Yields a line with the number of rows that only this run has, if there are any."""
+    """Yields a line with the number of rows that `run` has and `other` lacks, if there are any."""
     count = len({row["name"] for row in run["rows"]} - {row["name"] for row in other["rows"]})
     if count:
         yield f"only {name} has {count} more rows"
 
 
 def text(a: Run, b: Run) -> str:
-    """Returns the differences of the headers, the number of rows that only one run has, and the
-    table."""
+    """Returns the comparison of two stored runs: the differences of their headers, the number of
+    rows that only one run has, and the table."""
     compared = pairs(a, b)
     lines = [f"{key}: {first} → {second}" for key, (first, second) in differences(a, b).items()]
     lines += [*_missing("A", a, b), *_missing("B", b, a)]
@@ -154,7 +156,7 @@ def text(a: Run, b: Run) -> str:
 
 
 def show(first: str, second: str, wants: Callable[[str], bool]) -> int:
-    """Prints the comparison of the selected rows. Returns the exit status."""
+    """Prints the comparison of the selected benchmark rows. Returns the exit status."""
     try:
         a, b = (_only(load(name), wants) for name in (first, second))
     except (NoRunError, OSError) as error:

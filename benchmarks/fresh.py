@@ -22,8 +22,8 @@ FORMAT = cpd.Format("e4m3")
 def front_ends(
     options: Namespace,
 ) -> Iterator[tuple[str, Callable[[], object], Callable[[], object]]]:
-    """Yields for each front end its name, the call that returns a new array, and the call with
-    `out=`."""
+    """Yields for NumPy and for torch: the name, the call that returns a new array, and the call
+    with `out=`."""
     rng = np.random.default_rng(options.seed)
     x = np.resize(rng.standard_normal(1 << 20, dtype=np.float32), options.floats)
     out = np.empty_like(x)
@@ -33,7 +33,7 @@ def front_ends(
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on one thread."""
+    """Yields the selected benchmark rows, measured on one thread."""
     names = ("cast/fresh/numpy", "cast/fresh/torch")
     if not any(map(options.selection.wants, names)):
         return

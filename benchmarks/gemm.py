@@ -264,7 +264,8 @@ def cpu_row(case: Case, options: Namespace) -> Row:
 
 
 def missing(case: Case) -> str:
-    """Returns the reason why the row cannot run here, or an empty text if it can."""
+    """Returns the reason why the benchmark row of `case` cannot run here, or an empty text if it
+    can."""
     if case.threads > len(os.sched_getaffinity(0)):
         return f"fewer than {case.threads} cores"
     if case.backend and (case.backend not in _core.backends() or case.backend == cpd.backend()):
@@ -305,8 +306,8 @@ def cuda_row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows as soon as each is measured. A row with `skipped` gives the reason
-    why it did not run."""
+    """Yields the selected benchmark rows as soon as each is measured. A row with `skipped` gives
+    the reason why it did not run."""
     for case in cases():
         if not options.selection.wants(case.name):
             continue

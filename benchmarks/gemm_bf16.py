@@ -60,7 +60,8 @@ def row(name: str, dtype: torch.dtype, size: int, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows. A row with `skipped` gives the reason why it did not run."""
+    """Yields the selected benchmark rows. A row with `skipped` gives the reason why it did not
+    run."""
     for kind, dtype in TYPES.items():
         for size in SIZES:
             name = f"gemm/bf16-products/{kind}/{size}"

@@ -82,7 +82,7 @@ def equal(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 def _samples(m: int, k: int, n: int, seed: int) -> Iterator[tuple[int, int]]:
-    """Yields the indices of the matrix's corners and of some other elements."""
+    """Yields the indices of the corners of the m x n result, and of some random elements."""
     yield from ((0, 0), (0, n - 1), (m - 1, 0), (m - 1, n - 1))
     draw = random.Random(seed)
     for _ in range(max(4, STEPS // k - 4)):

@@ -51,8 +51,8 @@ FIGURES = {
 
 
 def operands(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns operands of small integers. Every format above represents them exactly, and few sums
-    overflow."""
+    """Returns operands of small integers. Every format that this program measures represents them
+    exactly, and few sums overflow."""
     random = torch.Generator().manual_seed(seed)
     a, b = (torch.randint(-1, 2, (SIZE, SIZE), generator=random) * 1.0 for _ in range(2))
     return a, b

@@ -34,7 +34,7 @@ def cases() -> Iterator[gemm.Case]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured in few turns."""
+    """Yields the selected benchmark rows, each measured in at most REPEATS turns."""
     few = Namespace(**vars(options) | {"repeats": min(REPEATS, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

@@ -81,7 +81,7 @@ class Scaled:
         return out
 
     def right(self, i: int, j: int) -> int:
-        """Returns the oracle's bits of element (i, j)."""
+        """Returns the bits that the oracle gives for element (i, j) of the product."""
         block = self.case.block
         a, b = (
             gemm_bits.patterns(x.repeat_interleave(block)[: self.a.shape[1]])
@@ -119,7 +119,7 @@ def row(case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows as soon as each is measured."""
+    """Yields the selected benchmark rows as soon as each is measured."""
     for case in cases():
         if options.selection.wants(case.name):
             yield row(case, options)

@@ -60,7 +60,8 @@ def batch_row(scheme: str, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows. The largest products are measured in at most three turns."""
+    """Yields the selected benchmark rows. The largest products are measured in at most three
+    turns."""
     few = Namespace(**vars(options) | {"repeats": min(3, options.repeats)})
     for case in cases():
         if options.selection.wants(case.name):

@@ -178,7 +178,7 @@ def cases(small: bool) -> list[Case]:
 
 
 def fp8_cases(side: int) -> list[Case]:
-    """Returns cases for an FP8 layer, and for the same layer by torch._scaled_mm."""
+    """Returns the cases that time an FP8 layer: by CPD, and by torch._scaled_mm."""
     theirs = "gpu/layer/torch._scaled_mm"
     return [
         Case(name, call, activations_and_weights, side, products, "GMAC/s", theirs, checked=False,
@@ -188,8 +188,8 @@ def fp8_cases(side: int) -> list[Case]:
 
 
 def step_cases(small: bool) -> list[Case]:
-    """Returns cases for training steps, also under autocast. With `small`, layers have width
-    128."""
+    """Returns the cases that time training steps, also under autocast. With `small`, layers have
+    width 128."""
     count = TOKENS if small else 8192
     steps = [
         Case(f"gpu/step/{recipe}", lambda x, r=recipe: step(x, r), tokens, count,

@@ -81,12 +81,12 @@ def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def scaled_mm(x: Tensor, w: Tensor) -> Tensor:
-    """Returns the same linear layer in FP8, computed by torch._scaled_mm."""
+    """Returns the linear layer of x and w in FP8, computed by torch._scaled_mm."""
     (a, of_a), (b, of_b) = quantized(x), quantized(w)
     y: Tensor = torch._scaled_mm(a, b.t(), of_a, of_b, out_dtype=torch.bfloat16)
     return y
 
 
 def share_that_differs(x: Tensor, y: Tensor) -> float:
-    """Returns the fraction of values whose bits differ."""
+    """Returns the fraction of elements in which the bits of x and y differ."""
     return float((x.view(torch.int16) != y.view(torch.int16)).double().mean())

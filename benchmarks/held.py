@@ -41,7 +41,7 @@ def has_avx512(text: str | None = None) -> bool:
 
 
 def is_held(environment: Mapping[str, str], text: str | None = None) -> bool:
-    """Returns whether the run times AVX2 on a CPU that has more than AVX2."""
+    """Returns whether this process times AVX2 on a CPU that also has AVX-512."""
     return environment.get("CPD_BACKEND") == "avx2" and has_avx512(text)
 
 

@@ -45,7 +45,7 @@ def build(console: Console, tree: Path = BUILD) -> Path:
 
 
 def native_rows(program: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """Yields the selected rows that a C++ program prints, as soon as each is printed."""
+    """Yields the selected benchmark rows that a C++ program prints, as soon as each is printed."""
     command = [str(program), "--seed", str(options.seed)]
     command += ["--floats", str(options.floats), "--repeats", str(options.repeats)]
     for pattern in options.selection.patterns:
@@ -70,7 +70,8 @@ OTHERS = (
 
 
 def other_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Measures casts of other libraries on the same sizes of data, for information."""
+    """Measures casts of other libraries on arrays of the size that CPD's rows use, for
+    information."""
     if not any(map(options.selection.wants, OTHERS)):
         return
     import ml_dtypes
@@ -107,8 +108,8 @@ def other_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
-    """Yields rows that Python measures: casts to new arrays, matrix products, overhead of calls,
-    lines of vectors, training steps."""
+    """Yields the benchmark rows that Python measures: casts to new arrays, matrix products,
+    overhead of calls, lines of test vectors, training steps."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -147,7 +148,7 @@ def torch_rows(options: argparse.Namespace) -> Iterator[Row]:
 
 
 def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
-    """Yields the selected rows as soon as each is measured."""
+    """Yields the selected benchmark rows as soon as each is measured."""
     for program in PROGRAMS:
         yield from native_rows(programs / program, options)
     yield from other_rows(options)
@@ -156,8 +157,8 @@ def all_rows(programs: Path, options: argparse.Namespace) -> Iterator[Row]:
 
 
 def write(console: Console, options: argparse.Namespace, rows: list[Row], run: store.Run) -> None:
-    """Writes out/bench.json, the run's file under its CPU's name and, if the options ask for it,
-    the file in benchmarks/results."""
+    """Writes the measured rows to out/bench.json, and the run to a file named after this CPU. If
+    the options ask for it, also merges the run into the file in benchmarks/results."""
     options.out.parent.mkdir(parents=True, exist_ok=True)
     measured = [row for row in rows if "skipped" not in row]
     write_text(options.out, json.dumps(measured, indent=1) + "\n")
@@ -171,7 +172,8 @@ def write(console: Console, options: argparse.Namespace, rows: list[Row], run: s
 
 
 def measure(options: argparse.Namespace) -> int:
-    """Measures all selected rows and reports them. Returns 1 if bits are wrong, else 0."""
+    """Measures all selected benchmark rows and reports them. Returns 1 if bits are wrong, else
+    0."""
     console = Console()
     if not console.is_terminal:
         console = Console(width=160)

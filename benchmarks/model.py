@@ -66,9 +66,10 @@ class Case:
     bars: dict[str, float | None]
     threads: int = 2
     more: bool = True
-    """True if the benchmark rows `model/<model>/census` and `model/<model>/chunked` exist, too."""
+    """True if the model also has the benchmark rows `model/<model>/census` and
+    `model/<model>/chunked`."""
     under_autocast: bool = False
-    """True if the benchmark rows `model/<model>/autocast/…` exist, too."""
+    """True if the model also has the benchmark rows `model/<model>/autocast/…`."""
 
 
 class Lstm(nn.Module):
@@ -122,7 +123,7 @@ def wrong(case: Case, plain: nn.Module, x: Tensor, name: str) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows."""
+    """Yields the selected benchmark rows."""
     threads = torch.get_num_threads()
     try:
         for case in CASES:

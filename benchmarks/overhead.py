@@ -83,8 +83,8 @@ def torch_calls() -> Iterator[Call]:
 def eager_calls(
     front_end: str, x: Any, a: Any, out: Any, cast: float, into: float, gemm: float
 ) -> Iterator[Call]:
-    """Yields the operations on the arrays of one library. `cast`, `into` and `gemm` are the most µs
-    that a cast, a cast with `out=` and a product may take."""
+    """Yields the calls to measure on the arrays of one library. `cast`, `into` and `gemm` are
+    limits in µs for a cast, a cast with `out=` and a product."""
     f, acc, drawing = cpd.Format("e4m3"), cpd.Accumulator("e6m9"), cpd.Cast("e4m3 stochastic")
     eights = [[8.0] * 8] * 8
     values = np.array(GIVEN, np.float32)
@@ -138,7 +138,7 @@ def row(call: Call, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on one thread."""
+    """Yields the selected benchmark rows, measured on one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

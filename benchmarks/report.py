@@ -26,8 +26,8 @@ def _digits(value: object) -> str:
 
 
 def _bound(row: Row) -> tuple[str, str]:
-    """Returns the row's bound, and the fraction of the bound that the row reaches. Fractions below
-    bounds.LOW are marked."""
+    """Returns a benchmark row's bound (the rate that the machine allows), and the fraction of the
+    bound that the row reaches. Fractions below bounds.LOW are marked."""
     if "share" not in row:
         return "", ""
     share = f"{row['share']:.2f}"
@@ -121,7 +121,8 @@ KINDS = (
 
 
 def show(console: Console, rows: list[Row]) -> None:
-    """Prints a table for the rows of each kind. A fraction marked `!` is below 0.7 of the bound."""
+    """Prints one table for each kind of benchmark row. A row below 0.7 of its bound is marked
+    `!`."""
     left = rows
     for kind in KINDS:
         shown = [row for row in left if kind.takes(row)]

@@ -3,11 +3,11 @@
 Prints tables, and writes out/bench.json and out/bench/<cpu>.json. Without a NAME, it measures the
 main rows, in about nine minutes on two cores.
 
-Exits 1 if bits are wrong. A missed bar is shown but does not change the exit status, because times
-depend on the machine. With --against, it measures this tree and another revision alternately, and
-shows which rows are slower. With --compare, it measures nothing: it shows two stored runs row by
-row, with the rows that lost most first. With CPD_BACKEND=avx2 on a CPU with AVX-512, it also
-limits memcpy and sgemm to AVX2.
+Exits 1 if bits are wrong. A row that misses its bar (the ratio that it must reach) is shown, but
+does not change the exit status, because times depend on the machine. With --against, it measures
+this tree and another revision alternately, and shows which rows are slower. With --compare, it
+measures nothing: it shows two stored runs row by row, with the rows that lost most first. With
+CPD_BACKEND=avx2 on a CPU with AVX-512, it also limits memcpy and sgemm to AVX2.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def theirs(element: torch.dtype, x: torch.Tensor) -> Callable[[], torch.Tensor]:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on one thread."""
+    """Yields the selected benchmark rows, measured on one thread."""
     selected = [name for name in NAMES if options.selection.wants(name)]
     if not selected:
         return

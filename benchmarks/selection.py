@@ -65,7 +65,7 @@ command `./dev bench all_reduce` measures these rows too, although their names l
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of rows: those whose names match one of the patterns."""
+    """A selection of benchmark rows: those whose names match one of the patterns."""
 
     patterns: tuple[str, ...]
 

@@ -21,14 +21,16 @@ Run = dict[str, Any]  # header, and `rows`
 
 
 def made(header: dict[str, Any], rows: list[Row]) -> Run:
-    """Returns the contents of a run's file. Omits rows that were skipped or have wrong bits."""
+    """Returns the contents of the file that stores a benchmark run. Omits rows that were skipped or
+    have wrong bits."""
     today = datetime.now(UTC).date().isoformat()
     dated = [row | {"date": today} for row in rows if not {"skipped", "wrong"} & set(row)]
     return header | {"rows": dated}
 
 
 def merged(old: Run | None, new: Run) -> Run:
-    """Merges two runs. New rows replace old rows of the same names; the header is the new run's."""
+    """Merges two benchmark runs. New rows replace old rows of the same names; the header is the new
+    run's."""
     rows = {row["name"]: row for row in (old or {"rows": []})["rows"]}
     rows |= {row["name"]: row for row in new["rows"]}
     rates = (old or {}).get("machine", {}) | new.get("machine", {})
@@ -36,7 +38,7 @@ def merged(old: Run | None, new: Run) -> Run:
 
 
 def dumped(run: Run) -> str:
-    """Returns the run as JSON with one row on each line."""
+    """Returns a benchmark run as JSON with one row on each line."""
     head = json.dumps({key: value for key, value in run.items() if key != "rows"}, indent=1)
     lines = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in run["rows"])
     return f'{head[:-2]},\n "rows": [\n{lines}\n ]\n}}\n'
@@ -50,7 +52,8 @@ def load(path: Path) -> Run | None:
 
 
 def store(name: str, run: Run, folder: Path = RESULTS) -> Path:
-    """Merges a run into the file `name` in the folder. Returns the file's path."""
+    """Merges the rows of a benchmark run into the result file `name` in the folder. Returns the
+    file's path."""
     from cpd._files import write_text  # reading needs no built package
 
     path = folder / name

@@ -80,7 +80,8 @@ def _generation(run: store.Run) -> tuple[int, ...]:
 
 
 def _runs(folder: Path, isa: str) -> list[store.Run]:
-    """Returns the stored runs of an instruction set, sorted so that the newest CPU is last."""
+    """Returns the stored benchmark runs that used an instruction set, sorted so that the newest CPU
+    is last."""
     runs = [store.load(path) for path in sorted(folder.glob("*.json"))]
     return sorted((run for run in runs if run and run["isa"] == isa), key=_generation)
 
@@ -106,7 +107,8 @@ def stored_on_avx2(folder: Path = store.RESULTS) -> Rows:
 
 
 def every_column(folder: Path = store.RESULTS) -> Rows:
-    """Returns the rows of `stored` and of `stored_on_avx2`, by CPU."""
+    """Returns all stored rows: of runs with AVX-512 by vendor, of runs with the AVX2 backend by
+    CPU."""
     rows, others = stored(folder), stored_on_avx2(folder)
     return {name: rows.get(name, {}) | others.get(name, {}) for name in {**rows, **others}}
 
@@ -117,7 +119,8 @@ def low(rows: Rows) -> list[str]:
 
 
 def missed(rows: Rows) -> list[str]:
-    """Returns the names of rows that are below their bar on some CPU."""
+    """Returns the names of rows that miss the ratio that they must reach (their bar) on some
+    CPU."""
     return [name for name, by_cpu in rows.items() if any(map(bounds.is_missed, by_cpu.values()))]
 
 
@@ -136,8 +139,8 @@ def uncovered(rows: Rows) -> list[str]:
 
 
 def _figure(row: Row | None) -> str:
-    """Returns the value and, in brackets, the fraction of the bound. The text is bold if the
-    fraction is below bounds.LOW."""
+    """Returns a row's value and, in brackets, the fraction of the row's bound. The text is bold if
+    the fraction is below bounds.LOW."""
     if row is None:
         return "–"
     value = f"{row['value']:.4g}" if row["value"] < 1000 else f"{row['value']:.0f}"
@@ -175,8 +178,8 @@ def _table(rows: Rows, names: list[str], columns: dict[str, str], ratios: str) -
 
 
 def avx2_table(rows: Rows, names: list[str]) -> str:
-    """Returns a line that explains the columns, and the table. Returns an empty text if no run is
-    stored."""
+    """Returns the table of rows measured on AVX2 alone, after a line that explains its columns.
+    Returns an empty text if no such row is stored."""
     columns = list(dict.fromkeys(cpu for by_cpu in rows.values() for cpu in by_cpu))
     if not columns:
         return ""
@@ -185,8 +188,8 @@ def avx2_table(rows: Rows, names: list[str]) -> str:
 
 
 def reasons_table(rows: Rows) -> str:
-    """Returns a table of reasons. It has each reason of reasons.toml for which some row is below
-    bounds.LOW of its bound, or below its bar, and the numbers of these rows."""
+    """Returns a table of the reasons in reasons.toml that explain some row below bounds.LOW of its
+    bound, or below its bar. Shows for each reason how many rows are below each of the two."""
     lines = []
     for reason in reasons():
         counts = [

@@ -92,7 +92,7 @@ def wrong(call: Call) -> str:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on one and on two threads."""
+    """Yields the selected benchmark rows, measured on one and on two threads."""
     selected = [name for name in names() if options.selection.wants(name)]
     if not selected:
         return

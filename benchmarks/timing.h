@@ -120,9 +120,9 @@ struct Side {
   double bytes = 0;
 };
 
-/// The medians of both rates and of the ratios of all turns, and the range of these ratios. `best`
-/// is the best rate of the row by processor time, which excludes the time that other processes
-/// took.
+/// The medians of the rates of a benchmark row and of its baseline, the median of the ratios of all
+/// turns, and the range of these ratios. `best` is the best rate of the row by processor time,
+/// which excludes the time that other processes took.
 struct Timing {
   double rate, baseline, ratio, least, most, best;
 };
@@ -140,8 +140,8 @@ inline double ProcessorSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-/// The measurements of a row: the rate of each turn by the wall clock, and the best rate of all
-/// turns by processor time.
+/// The measurements of a benchmark row: the rate of each turn by the wall clock, and the best rate
+/// of all turns by processor time.
 struct Turns {
   std::vector<double> rates;
   double best = 0;
@@ -158,7 +158,7 @@ inline double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Times the row and the baseline alternately. Returns rates in GB/s.
+/// Times a benchmark row and its baseline alternately. Returns rates in GB/s.
 inline Timing Time(const Side& row, const Side& baseline, int repeats) {
   Turns turns;
   std::vector<double> baselines;
@@ -172,7 +172,8 @@ inline Timing Time(const Side& row, const Side& baseline, int repeats) {
   return {Median(turns.rates), Median(baselines), Median(ratios), *least, *most, turns.best};
 }
 
-/// Times a row without a baseline. Returns rates in GB/s; the ratio is the rate divided by 1 GB/s.
+/// Times a benchmark row that has no baseline. Returns rates in GB/s; the ratio is the rate divided
+/// by 1 GB/s.
 inline Timing Alone(const Side& row, int repeats) {
   Turns turns;
   for (int r = 0; r < repeats; ++r) turns.Add(row);
@@ -189,8 +190,8 @@ inline bool Wants(const Settings& settings, const std::string& name) {
   return settings.only.empty() || std::ranges::any_of(settings.only, matches);
 }
 
-/// Returns the rows whose names match the settings. With --list, prints the names instead and
-/// returns no rows.
+/// Returns the benchmark rows whose names match the patterns in the settings. With --list, prints
+/// the names instead and returns no rows.
 template <class Row>
 std::vector<Row> Chosen(std::vector<Row> rows, const Settings& settings) {
   std::erase_if(rows, [&](const Row& row) { return !Wants(settings, row.name); });
@@ -207,8 +208,8 @@ inline void FillNormal(std::uint64_t seed, std::int64_t n, float* x) {
   for (std::int64_t i = 0; i < n; ++i) x[i] = i < drawn ? normal(bits) : x[i - drawn];
 }
 
-/// Bytes for each element of a row's arrays. The row's rate counts `counted` bytes; the loop reads
-/// and writes at least `moved` bytes.
+/// Bytes for each element of a benchmark row's arrays. The row's rate counts `counted` bytes; the
+/// loop reads and writes at least `moved` bytes.
 struct Element {
   double counted, moved;
 };
@@ -228,8 +229,8 @@ inline void PrintWrong(const std::string& name, const std::string& wrong) {
   std::printf("{\"name\": \"%s\", \"wrong\": \"%s\"}\n", name.c_str(), wrong.c_str());
 }
 
-/// Runs the main() of a program. `run` must return false if bits are wrong; the exit status is then
-/// 1.
+/// Runs a benchmark program: calls `run` and returns the exit status. `run` must return false if
+/// bits are wrong; the exit status is then 1.
 inline int Guarded(const char* program, const std::function<bool()>& run) {
   setenv("CPD_NUM_THREADS", "1", 1);  // before the library first asks
   try {

@@ -22,8 +22,8 @@ LEAST_TURNS = 3
 
 @dataclass(frozen=True)
 class Side:
-    """A function to time, and the amount of work of one call (bytes, MACs or lines): a row's rate
-    is this amount divided by the time."""
+    """A function to time, and the amount of work of one call (bytes, MACs or lines of text). A
+    benchmark row's rate is this amount divided by the time."""
 
     work: Work
     amount: float
@@ -71,8 +71,9 @@ def calls_in_a_turn(work: Work) -> int:
 
 
 def timed(name: str, unit: str, side: Side, against: str, baseline: Side, repeats: int) -> Row:
-    """Returns a row: the medians of both rates (in 10⁹ a second), the median and the range of the
-    turns' ratios, and the row's best rate. The best rate excludes the time of other processes."""
+    """Returns a row: the median rates of the function and of its baseline (in 10⁹ a second), the
+    median and the range of the turns' ratios, and the row's best rate. The best rate excludes the
+    time of other processes."""
     calls = calls_in_a_turn(side.work), calls_in_a_turn(baseline.work)
     turns: list[Spent] = []
     rates, baselines, ratios = [], [], []

@@ -23,12 +23,12 @@ KNOWN = {
     "vectors/mul/e4m3fn/threads2": "39 39 3A 01",  # 1.125 · 1.125, which is not 1.25
     "vectors/mul/bf16/threads2": "3F81 3F81 3F82 01",  # (1 + 2^-7)², which is not 1 + 2^-6
 }
-"""For each benchmark row, one line that `cpd vectors` must write for the row's operation and
-format."""
+"""For each benchmark row, one line of test vectors that `cpd vectors` must write for the row's
+operation and format."""
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on two threads."""
+    """Yields the selected benchmark rows, measured on two threads."""
     for row, line in KNOWN.items():
         if not options.selection.wants(row):
             continue

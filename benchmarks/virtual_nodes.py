@@ -132,7 +132,7 @@ def row(model: Model, case: Case, options: Namespace) -> Row:
 
 
 def rows(options: Namespace) -> Iterator[Row]:
-    """Yields the selected rows, measured on two threads."""
+    """Yields the selected benchmark rows, measured on two threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(THREADS)
     try:

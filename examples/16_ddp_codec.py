@@ -128,7 +128,8 @@ def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def virtual(spec: cpd.Reduce, ranks: int, epochs: int) -> str:
-    """Returns the weights of the same training over virtual nodes in one process."""
+    """Trains on the same batches over virtual nodes in one process. Returns the hash of the
+    weights."""
     model = digit_classifier(3, 64, seed=0)
     nodes, optimizer = cpd.VirtualNodes(model, ranks, spec), sgd(model)
     for images, labels in batches(ranks, epochs):

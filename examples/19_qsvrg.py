@@ -60,7 +60,7 @@ class Ridge:
         return float((misses**2).sum() / self.count + self.decay * (x**2).sum()) / 2
 
     def gradient(self, x: Vector, rows: slice) -> Vector:
-        """Returns the gradient at x of the mean of the selected f_j."""
+        """Returns the gradient at x of the mean of the losses f_j of the images `rows`."""
         a, b = self.a[rows], self.b[rows]
         return a.T @ (a @ x - b) / len(a) + self.decay * x
 
@@ -116,7 +116,8 @@ def epoch(
 
 
 def broadcast_exactly(problem: Ridge, y: Vector, processors: int) -> Vector:
-    """Returns the gradient of f at y, summed over processors; each value is sent in F bits."""
+    """Returns the gradient of the loss f at y, summed over processors. Each processor sends its
+    part in float32."""
     bounds = np.linspace(0, problem.count, processors + 1).astype(int)
     total = np.zeros_like(y)
     for begin, end in itertools.pairwise(bounds):

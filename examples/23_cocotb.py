@@ -40,7 +40,8 @@ SILENCE = 64  # cycles after the last result in which no further result may come
 
 @cocotb.test()
 async def products(dut) -> None:
-    """Yields every directed line and then 1,000 random lines."""
+    """Tests the module with all directed inputs (corner cases), and then with 1,000 random
+    inputs."""
     batches = list(make_vectors("mul", "e4m3fn", directed=True, random=1000).batches())
     a, b, results, flags = (
         np.concatenate([batch[name] for batch in batches]).tolist()
@@ -65,7 +66,8 @@ async def products(dut) -> None:
 
 
 async def send(dut, operands) -> None:
-    """Sends each line: holds valid until the module takes it. Inputs change at falling edges."""
+    """Sends each pair of operands: holds valid until the module takes the pair. Inputs change at
+    falling clock edges."""
     words = random.Random(1)
     for a, b in operands:
         await FallingEdge(dut.clk_i)

@@ -23,8 +23,8 @@ import cpd
 FORMATS = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 MOST_RANKS = 6
 Found = tuple[slice, list[tuple[int, ...]]]
-"""A range of indices, and the orders of ranks whose sums have the same bits as the all-reduce
-there."""
+"""A range of a tensor's indices, and the orders of ranks whose sums have the all-reduce's bits in
+this range."""
 TREES = (((0, 1), (2, 3)), ((0, 2), (1, 3)), ((0, 3), (1, 2)))
 
 
@@ -79,12 +79,11 @@ def report(terms: list[Tensor], result: Tensor, format: str) -> None:
 
 
 def divided(terms: list[Tensor], result: Tensor, chunks: list[Found]) -> Iterator[Found]:
-    """Divides a chunk, if no single order explains its bits, between the orders of the chunks
-    beside it.
+    """Splits a chunk in two if the sum in no single order of ranks has its bits.
 
-    The values before a border get the left chunk's order, and the other values get the right
-    chunk's order. The border is the first value for which a sum in the left order differs from the
-    all-reduce's result. A few values may have the bits of both orders.
+    The values before a border get the order of ranks of the chunk to the left, and the other values
+    get the order of the chunk to the right. The border is the first value for which a sum in the
+    left order differs from the all-reduce's result. A few values may have the bits of both orders.
     """
     for i, (chunk, matches) in enumerate(chunks):
         left = chunks[i - 1][1] if i else []

@@ -110,7 +110,8 @@ struct Elements {
   }
 };
 
-/// Computes operation `op` on the elements `*of` in binary64 lanes.
+/// Computes operation `op` on the operands in `*of` in binary64 lanes, and stores the rounded
+/// results.
 template <Operation op>
 CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   with_rule<D>(*plan, [&]<class R>() {
@@ -118,7 +119,8 @@ CPD_BODY void operate_wide(const RoundPlan* plan, const Elements* of) {
   });
 }
 
-/// Computes kGroup elements. Returns false and stores nothing if a result may be wrong.
+/// Computes operation `op` on kGroup elements in binary32. Returns false and stores nothing if
+/// binary32 may give a wrong result.
 template <Operation op, bool kSmall, class R>
 CPD_FN bool operate_group(const RoundPlan& plan, const Elements& of) {
   Doubt<F> doubt;

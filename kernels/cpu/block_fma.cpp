@@ -35,7 +35,7 @@ constexpr int kLanes = Lanes<F>::count;
 constexpr int kRows = kGemmRows;
 constexpr int64_t kMostK = 256;  ///< values of k whose exponents are stored
 
-/// The range of the exponents of the nonzero operands.
+/// The least and the greatest exponent among the nonzero values of an operand.
 struct Range {
   int32_t least = 4096;
   int32_t greatest = kNoExponent;
@@ -138,7 +138,8 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, int lan
   store_f32(sum, end_block<R>(units, load_f32<D>(sum), load_i32<D>(e[row] + lane), plan));
 }
 
-/// Adds the block's totals `units` to all sums of a row, rounds the results and stores them.
+/// Adds the totals of a block's products (`units` times 2^(E - F), F: plan.fraction_bits) to all
+/// sums of a row of the tile. Rounds the sums and stores them.
 template <class R>
 CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const int32_t (*e)[kLanes],
                     const int32_t* units) {
@@ -147,8 +148,9 @@ CPD_FN void end_row(const BlockFmaPlan& plan, const Step& step, int row, const i
   }
 }
 
-/// Adds the block's totals `units` to the sums of each row in binary32 lanes, by end_block32.
-/// Returns a bit mask of the rows for which end_block32 may be wrong; their sums do not change.
+/// Adds the totals of a block's products (`units` times 2^(E - F)) to the sums of each row of the
+/// tile, in binary32 lanes by end_block32. Returns a bit mask of the rows for which end_block32 may
+/// be wrong; their sums do not change.
 CPD_FN unsigned end_rows32(const BlockFmaPlan& plan, const Step& step, const int32_t (*e)[kLanes],
                            const I* units) {
   unsigned wide_rows = 0;
@@ -209,7 +211,8 @@ struct PlainOperands {
   CPD_FN V b(int k) const { return load_f32<V>(step.b + k * kGemmColumns + lane); }
 };
 
-/// The operands of PlainOperands, and the scales by which add_scaled_block multiplies them.
+/// The operands of neighboring sums of one row (PlainOperands), and the scales by which
+/// add_scaled_block multiplies these operands.
 struct ScaledOperands : PlainOperands<D> {
   int32_t scale_block;
 
@@ -319,8 +322,8 @@ CPD_FN Unsigned<D> draw_of(const BlockFmaPlan& plan, const GemmBlock& block, int
 }
 
 /// Rounds a tile's sums into the accumulator's format. With promotion, a tile has two sums for each
-/// element: adds the matrix unit's sum to the accumulator's sum (plane 0), rounds the accumulator's
-/// sum, and sets the matrix unit's sum to +0.
+/// element. The matrix unit's sum is then added to the accumulator's sum (plane 0), which is
+/// rounded, and the matrix unit's sum becomes +0.
 CPD_BODY void promote(const BlockFmaPlan* plan, const GemmBlock* block, int64_t row, int64_t column,
                       uint64_t draw) {
   const bool adds = plan->promote > 0;
@@ -401,7 +404,7 @@ CPD_FN void set_scales(const BlockFmaPlan& plan, const GemmBlock& block, int64_t
 }
 
 /// Returns how many of the next `left` products are added together, from first_k on: whole blocks,
-/// at most kMostK products, and none beyond the next promotion.
+/// at most kMostK products, and none after the next addition to the accumulator's sum.
 CPD_FN int64_t stretch(const BlockFmaPlan& plan, int64_t first_k, int64_t left) {
   int64_t count = kMostK / plan.block * plan.block;
   if (plan.promote > 0) count = least(count, plan.promote - first_k % plan.promote);
@@ -452,8 +455,9 @@ CPD_FN void multiply_panels(const BlockFmaPlan& plan, const GemmBlock& block, in
   }
 }
 
-/// Finishes the sums of a matrix product with k = 0. Without promotion, rounds the matrix unit's
-/// sum, which is c, into the accumulator's format. With promotion, does nothing.
+/// Finishes the sums of a matrix product with k = 0, which consist of c alone. If the matrix unit's
+/// sums are not added to an accumulator (no promotion), rounds c into the accumulator's format.
+/// Otherwise does nothing.
 CPD_FN void end_empty(const BlockFmaPlan& plan, const GemmBlock& block) {
   if (plan.promote > 0) return;
   for (int64_t row = 0; row < block.rows; row += kRows) {

@@ -50,8 +50,8 @@ CPD_FN float largest_in(int64_t n, const float* x) {
 
 /// Stores the largest |x| of as many blocks as a vector has lanes. Each block has kVectors whole
 /// vectors. All blocks are neighbors in memory, or kSide blocks are neighbors in each of several
-/// memory pages (pages.h). Does not prefetch x: the pass over the elements of the previous tile has
-/// prefetched it.
+/// memory pages (pages.h). Does not prefetch x. x is one range of a larger array, and the pass over
+/// the elements of the range before has prefetched x.
 template <class V, bool kWithNan, int kVectors, int64_t kSide>
 CPD_FN void some_block_max(const float* x, float* largest) {
   constexpr int kLanes = Lanes<V>::count;

@@ -77,10 +77,10 @@ CPD_CALL void random_run(int bits, std::uint64_t seed, std::uint64_t stream, std
   for (; k < indices; k += Lanes<F>::count) random_part<1>(bits, seed, stream, index, k, out);
 }
 
-/// Calls body(begin, count, integers) for consecutive ranges of [0, n). A range has at most `step`
-/// elements, where `step` is n or a multiple of kBlock. If rounding is stochastic and `random` is
-/// null, a range has at most kRun elements, and `integers` are generated; otherwise `integers` are
-/// the caller's, or null.
+/// Calls body(begin, count, integers) for consecutive ranges of [0, n), each of at most `step`
+/// elements. `step` must be n or a multiple of kBlock. If R rounds stochastically, `integers` has
+/// the range's random integers: those in `random` or, if `random` is null, generated ones (a range
+/// then has at most kRun elements). Otherwise `integers` is null.
 template <class R, class Body>
 CPD_FN void with_random(const RoundPlan& plan, std::int64_t first, std::int64_t n,
                         const std::uint32_t* random, std::int64_t step, Body body) {

@@ -123,7 +123,7 @@ CPD_FN Route route_of(const Tile& tile, const PanelRange* a, const PanelRange* b
   if (!bounds.whole || !(bounds.all < kMostTerm)) return Route::rounded;
   // whole32 adds products of magnitude below 2^24 units in binary32, without multiplying them by
   // 2^fraction. Binary32 must represent one unit (2^-fraction) and 2^24 units, so the fraction must
-  // be in the range below.
+  // be in the range that `narrow` tests.
   const bool narrow = point.fraction >= -100 && point.fraction <= 126;
   return narrow && bounds.all < 0x1p23 ? Route::whole32 : Route::whole64;
 }
@@ -214,8 +214,9 @@ CPD_BODY void add_whole32(const Tile* tile) {
   }
 }
 
-/// Calls step(row, v, a, b) for each k, each row, and each vector v of kVectors vectors of columns,
-/// from column j on. `a` holds a's value in units, the same in all lanes; `b` holds b's values.
+/// Calls step(row, v, a, b) for each k, each row of the tile, and each vector v of kVectors vectors
+/// of the tile's columns, from column j on. `a` holds a's value at (row, k) in all lanes, divided
+/// by the value of the integers' last bit; `b` holds b's values.
 template <class Step>
 CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step step) {
   for (int64_t k = 0; k < tile.count; ++k) {
@@ -230,7 +231,8 @@ CPD_FN void for_products(const Tile& tile, const Scaled& scaled, int64_t j, Step
   }
 }
 
-/// Calls run(row, v, column) for each row and each vector of columns, from column j on.
+/// Calls run(row, v, column) for each row of a tile and each of kVectors vectors v of its columns,
+/// from column j on. `column` is the vector's first column.
 template <class Run>
 CPD_FN void for_vectors(int64_t j, Run run) {
   for (int row = 0; row < kRows; ++row) {

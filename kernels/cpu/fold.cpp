@@ -368,9 +368,9 @@ CPD_FN void fold_some(const FoldPlan& plan, bool starts, const Steps& steps) {
   if (!taken) fold_any(&plan, starts, &steps);
 }
 
-/// Returns the most steps of the next pass. Each step reads one array of terms, and hardware
-/// prefetching can follow four arrays. With stochastic rounding, returns the number of steps until
-/// a new block of random words begins.
+/// Returns the largest number of steps of the next pass. (A step adds one term to each sum.) Each
+/// step reads one array of terms, and hardware prefetching can follow four arrays. With stochastic
+/// rounding, a pass ends before a new block of random words begins.
 CPD_FN int64_t together(const FoldPlan& plan, int64_t draw) {
   if (plan.round.mode != Rounding::stochastic) return 4;
   return kStochasticSteps - draw % kStochasticSteps;

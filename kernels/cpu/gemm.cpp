@@ -18,7 +18,8 @@ namespace {
 using std::int64_t;
 using std::uint64_t;
 
-/// Computes a tile by a fast path without random integers.
+/// Computes the sums of one tile of a product by the fast path Path, which needs no random
+/// integers.
 template <class Path, ProductKind kProducts>
 CPD_FN void tile_of(const BoundedTile& bounded) {
   constexpr bool kFuses = Path::kAddsExact || (Path::kAnyValues && kProducts == ProductKind::exact);
@@ -96,8 +97,8 @@ CPD_FN void run_tile(const BoundedTile& bounded) {
 
 constexpr int64_t kRowsInCache = 128;  ///< rows of a that stay in cache over all of b's panels
 
-/// Computes the tile of sums at row i and column j, from one panel of a's rows and one panel of b's
-/// columns.
+/// Computes the tile of sums at row i and column j of the product, from one panel (packed rows) of
+/// a and one panel (packed columns) of b.
 CPD_FN void gemm_tile(const GemmPlan& plan, const GemmBlock& block, int64_t i, int64_t j) {
   const PanelRange* a = block.a_range + i / kGemmRows * groups_of(block);
   const PanelRange* b = block.b_range + j / kGemmColumns * groups_of(block);

@@ -172,8 +172,9 @@ class PairwiseTile {
     for_nodes(rows, plane, [](F node, float* finished) { store(finished, node); });
     return true;
   }
-  /// Calls visit(node, address) for each vector of trees in `rows`. `address` points to the trees
-  /// of the same sums in `plane`, the array of all trees of one size.
+  /// Calls visit(node, address) for each vector of trees (partial sums of pairwise sums) in `rows`.
+  /// `plane` holds the trees of one size of all sums, and `address` points there to the trees of
+  /// the vector's sums.
   template <int kSome, class Visit>
   CPD_FN void for_nodes(Nodes<kSome> (&rows)[kGemmRows], float* plane, Visit visit) const {
     for (std::int64_t i = 0; i < tile_.rows; ++i) {

@@ -170,11 +170,12 @@ class RegisterTile {
                                                                                        : kRows;
   static constexpr bool kNarrow = kProducts == ProductKind::narrow;
   static constexpr bool kTakesLogs = !kNarrow && !Path::kAnyValues && !Path::kAddsExact;
-  /// True if advance() first looks for products whose sums binary32 represents exactly.
+  /// True if advance() first calls exact_steps, for products whose sums binary32 represents
+  /// exactly.
   static constexpr bool kTriesExact = Path::kAddsExact && kProducts == ProductKind::exact;
 
-  /// True if sums that binary32 does not hold exactly are next computed by split_fma_in_parts
-  /// (veltkamp_rounding.h). On CPUs without instructions that round in a given direction, that
+  /// True if exact_steps also uses split_fma_in_parts (veltkamp_rounding.h), for sums that binary32
+  /// may not represent exactly. On CPUs without instructions that round in a given direction, that
   /// function takes half the operations of rounding to odd.
   static constexpr bool kTriesParts = kTriesExact && !kHasDirectedRounding<F>;
 
@@ -196,9 +197,10 @@ class RegisterTile {
     steps<How::bounded>(s, k, count);
     return count;
   }
-  /// Adds kRangeGroup or two products from k on to each sum; the sums' magnitudes are at most
-  /// `most`. Adds nothing if a sum may overflow, or if an exact sum may be no binary32 number and
-  /// split_fma_in_parts may not round it. Returns the number of products that it added to each sum.
+  /// Adds the next products, from k on, to each sum: a group of kRangeGroup products or, if that is
+  /// not possible, two. `most` bounds the sums' magnitudes. Adds nothing if a sum may overflow, or
+  /// if an exact sum may be no binary32 number and split_fma_in_parts may not round it. Returns the
+  /// number of products that it added to each sum.
   CPD_FN std::int64_t exact_steps(Sums& s, std::int64_t k, F most) const {
     for (std::int64_t wanted = k % kRangeGroup == 0 ? kRangeGroup : 2;; wanted = 2) {
       const std::int64_t count = least(block_.count - k, wanted);
@@ -229,8 +231,8 @@ class RegisterTile {
     }
     return most;
   }
-  /// Returns, for each lane, the largest magnitude of all rows and vectors. Compares within rows
-  /// first, to keep the chain of dependent maxima short.
+  /// Returns, for each lane, the largest magnitude in x, over all rows and vectors of x. Compares
+  /// within rows first, to keep the chain of dependent maxima short.
   CPD_FN static F largest(const F (&x)[kRows][kVectors]) {
     F of_row[kRows];
     for (int i = 0; i < kRows; ++i) {
@@ -326,7 +328,7 @@ class RegisterTile {
       }
     }
   }
-  /// Replaces every NaN by the canonical quiet NaN.
+  /// Replaces every NaN among the sums by the canonical quiet NaN.
   CPD_FN void canonicalize(Sums& s) {
     const F nan = bits_as<F>(splat<Unsigned<F>>(Pattern<F>::quiet_nan));
     for (int i = 0; i < kRows; ++i) {
@@ -362,7 +364,8 @@ constexpr int kRowsInRegisters =
 
 constexpr std::int64_t kGuardedSteps = 4 * kRangeGroup;
 
-/// Returns `rows` rows of the tile from row `first` on, or the remaining rows if there are fewer.
+/// Returns the part of `tile` that has `rows` rows, from row `first` on, or the remaining rows if
+/// there are fewer.
 CPD_FN Tile rows_of(const GemmBlock& block, Tile tile, std::int64_t first, std::int64_t rows) {
   tile.rows = least(rows, tile.rows - first);
   tile.at.a += first;
@@ -388,8 +391,8 @@ CPD_FN void guarded_rows(const BoundedTile& bounded, const Tile& tile, std::int6
 }
 
 /// Adds all products of the block to the rows of `tile`. Calls steps(k), which must add products
-/// from k on until a sum may overflow, and return the next k. Then adds the products of a few
-/// groups of k by guarded_rows, and calls steps again.
+/// from k on by the fast path until a sum may overflow, and return the next k. Then guarded_rows,
+/// which checks for overflow, adds the products of a few groups of k. Then steps is called again.
 template <class Path, Scheme kScheme, int kRows, int kVectors, class Steps>
 CPD_FN void fast_rows(const BoundedTile& bounded, const Tile& tile, Steps steps) {
   const std::int64_t end = bounded.block->count;

@@ -104,13 +104,13 @@ struct StochasticRun {
   int spare;  ///< low bits of the random integers that have no effect
 };
 
-/// The number of rows that are interleaved. Interleaved rows give four independent vectors of sums,
-/// which hides latency.
+/// The number of rows of a tile whose additions are interleaved. These rows have four independent
+/// vectors of sums, which hides latency.
 template <class V>
 constexpr int kStochasticRows = Lanes<V>::mantissa == 23 ? 2 : 1;
 
-/// The values of a run that may overflow, according to the bounds of its operands. They determine
-/// the checks while the run's products are added.
+/// States which values of a run (a range of k) may overflow, according to the bounds of the run's
+/// operands. This determines the checks while the run's products are added.
 enum class Range : std::uint8_t {
   steady,   ///< nothing overflows (is_steady)
   watched,  ///< no product overflows; where a sum does, the run is not stored
@@ -191,8 +191,9 @@ class StochasticRows {
   }
   CPD_FN void merge_term(int, std::int64_t, std::int64_t k) { tree_ = add_product(k, tree_); }
   CPD_FN void merge_trees(int level, std::int64_t, bool of_term) {
-    // If tree_ is a single exact product (number k_ of the run), no rounding has changed it. One
-    // fma then computes the product again and adds it to the earlier tree in plane `level`.
+    // If tree_ (the newest partial sum) is a single exact product, number k_ of the run, no
+    // rounding has changed it. One fma then computes this product again and adds it to the earlier
+    // partial sum that load_plane(level) reads.
     const bool fused = kExactProducts && of_term;
     tree_ = fused ? add_product(k_, load_plane(level)) : add(load_plane(level), tree_);
   }
@@ -238,8 +239,8 @@ class StochasticRows {
   CPD_FN V b(std::int64_t k, int j) const {
     return load_f32<V>(at_.b + k * kGemmColumns + j % kVectors * Lanes<V>::count);
   }
-  /// Returns product number k of the run for each sum, rounded unless kExactProducts. The first
-  /// product has number 0.
+  /// Returns product number k of the run (a range of k) for each sum, rounded unless
+  /// kExactProducts. The run's first product has number 0.
   CPD_FN Sums product(std::int64_t k) {
     if constexpr (kExactProducts) {
       return each([&](int j) { return a(k, j) * b(k, j); });
@@ -249,7 +250,7 @@ class StochasticRows {
           [&](int j) { return round_any<kMayOverflow>(a(k, j) * b(k, j), random(j), product_); });
     }
   }
-  /// Returns x plus product number k of the run for each sum, rounded.
+  /// Returns x plus product number k of the run (a range of k) for each sum, rounded.
   CPD_FN Sums add_product(std::int64_t k, const Sums& x) {
     if constexpr (kExactProducts) {
       const Draw random = next_draw();
@@ -274,7 +275,7 @@ class StochasticRows {
     }
     return x;
   }
-  /// Returns whether a sum exceeded the format's largest value. Always returns false unless the run
+  /// Returns whether a sum exceeded the format's largest value. Always returns false unless kRange
   /// is Range::watched.
   CPD_FN bool overflowed() const {
     if constexpr (kRange != Range::watched) return false;
@@ -326,9 +327,9 @@ class StochasticRows {
   std::int64_t k_ = -1;  ///< its first product
 };
 
-/// Adds the products of a run to all rows of a tile, Rows::kRows rows at a time. The floating-point
-/// environment must round toward zero. If kRange is Range::watched and a sum overflows, its kRows
-/// rows are computed again with Range::any.
+/// Adds the products of a run (a range of k) to all rows of a tile, Rows::kRows rows at a time. The
+/// floating-point environment must round toward zero. If kRange is Range::watched and a sum
+/// overflows, its kRows rows are computed again with Range::any.
 template <class V, bool kExactProducts, bool kOnGrid, Range kRange>
 CPD_BODY void stochastic_rows(const BoundedTile* bounded, const StochasticRun* run) {
   using Rows = StochasticRows<V, kExactProducts, kOnGrid, kRange>;
@@ -370,8 +371,9 @@ CPD_FN bool finite_operands(const BoundedTile& bounded, std::int64_t k) {
 }
 
 /// Returns whether the rounding of the tile's products may omit the low plan.spare_bits bits of the
-/// random integers. Binary32 must represent the products exactly, and no product may have a bit
-/// below those to which rounding adds the other random bits.
+/// random integers. Binary32 must represent each product exactly. Each product must be a multiple
+/// of the product format's least spacing times 2^-r, where r is the number of random bits that
+/// remain.
 CPD_FN bool products_fit(const BoundedTile& bounded) {
   const StochasticPlan& plan = bounded.plan->fast.stochastic;
   if (significant_bits(bounded.a->fraction) + significant_bits(bounded.b->fraction) > 22) {
@@ -420,7 +422,7 @@ CPD_FN bool products_stay(const BoundedTile& bounded, const StochasticRun& run) 
   return true;
 }
 
-/// Returns the Range (what may overflow) of a run with finite operands.
+/// Returns what may overflow (Range) in a run (a range of k) whose operands are finite.
 CPD_FN Range range_of(const BoundedTile& bounded, const StochasticRun& run) {
   const GemmPlan& plan = *bounded.plan;
   if (plan.fast.stochastic.steady && is_steady(bounded, run)) return Range::steady;

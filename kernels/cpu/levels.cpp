@@ -235,8 +235,8 @@ struct PartialMoments {
   }
 };
 
-/// Returns the number of NaN and infinite values among sixteen values. Raises `largest`, the bit
-/// patterns of the largest magnitudes so far in each lane, to the magnitudes of the finite values.
+/// Returns the number of NaN and infinite values among sixteen values. Updates `largest`, which
+/// holds for each lane the bit pattern of the largest finite magnitude so far.
 CPD_FN int count_non_finite(const float* x, Signed<F>& largest) {
   using I = Signed<F>;
   const I infinity = splat<I>(Pattern<F>::infinity);

@@ -131,9 +131,9 @@ CPD_FN void for_parts(const OneBitRun& run, Visit visit) {
   }
 }
 
-/// Divides `count` values, whose bits have the numbers bit, bit + 1, …, at whole bytes. Calls
-/// one(i) for each value i before the first whole byte. Then calls unit(i) for each kUnit values i
-/// … i + kUnit - 1, and rest(i, left) for the last left < kUnit values.
+/// Visits `count` values by whole bytes of their bits; the bit of value i has number bit + i. Calls
+/// one(i) for each value before the first whole byte. Then calls unit(i) for each full group of
+/// kUnit values i … i + kUnit - 1, and rest(i, left) if left < kUnit values remain.
 template <class One, class Unit, class Rest>
 CPD_FN void for_bytes(int64_t count, int64_t bit, One one, Unit unit, Rest rest) {
   int64_t i = 0;

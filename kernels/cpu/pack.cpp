@@ -77,9 +77,10 @@ CPD_FN int32_t largest_of(int64_t n, const float* x, uint32_t& bits) {
   return most;
 }
 
-/// Stores the bounds of a panel's values for each group of kRangeGroup successive k: the largest
-/// magnitude and, for panels of b, the sum of the largest magnitudes at each k (`total`).
-/// pack_least_bits must set `least_bit` later. Returns the bitwise or of all fraction bits.
+/// Stores the bounds of the values of a panel (packed rows of a or columns of b) for each group of
+/// kRangeGroup successive k: the largest magnitude and, for panels of b, the sum of the largest
+/// magnitudes at each k (`total`). pack_least_bits must set `least_bit` later. Returns the bitwise
+/// or of all fraction bits.
 template <int kWidth>
 CPD_FN uint32_t pack_ranges(int64_t count, const float* packed, PanelRange* range) {
   PanelRange* const first = range;

@@ -60,8 +60,8 @@ CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   }
 }
 
-/// Returns the offset of the block that for_blocks visits after `block`. After the last group of
-/// pages, returns the offset at which the next group would begin.
+/// Returns the offset of the block that for_blocks visits after the block at offset `block`. After
+/// the last group of four pages, returns the offset at which the next group would begin.
 CPD_FN std::int64_t next_block(std::int64_t block) {
   const std::int64_t next = block + kBlock;
   return next % kPage == 0 ? next + kGroup - kPage : next;

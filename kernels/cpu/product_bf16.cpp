@@ -24,8 +24,8 @@ using std::uint32_t;
 CPD_FN uint32_t half_of(uint16_t x) { return x; }
 CPD_FN uint32_t half_of(uint32_t x) { return x >> 16; }
 
-/// Returns the magnitude pattern minus 1. For a zero the result wraps around to the largest
-/// integer.
+/// Returns the bit pattern of |x| minus 1, where `half` is the bf16 pattern of x. For a zero the
+/// result wraps around to the largest integer.
 CPD_FN uint32_t below(uint32_t half) { return (half & 0x7FFF) - 1; }
 CPD_FN uint32_t lesser(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
@@ -89,7 +89,7 @@ CPD_BODY uint32_t pair(const Bf16Lines& x, int64_t lines, int64_t count, uint32_
 
 constexpr int kVectors = kBf16Columns / 16;
 
-/// Computes the sums of kRows rows in registers.
+/// Computes the sums of kRows rows of the tile t in registers, from row `row` on.
 template <int kRows>
 CPD_PAIRS void tile(const Bf16Tile& t, int64_t row) {
   const uint32_t* const a = t.a + row * t.a_stride;

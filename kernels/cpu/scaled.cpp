@@ -41,7 +41,8 @@ CPD_FN void for_groups(int64_t n, float* const (&arrays)[kAll], One one) {
 
 /// Stores three numbers of each block: the scale, the factor by which elements are multiplied, and
 /// the scale by which codes are decoded. For a block of zeros, the last is 1, so that decoding
-/// never multiplies by a subnormal scale. Returns whether a scale is outside the route's range.
+/// never multiplies by a subnormal scale. Returns whether a scale is outside the range that the
+/// route (method of division) supports.
 template <class V>
 CPD_FN bool scales_of(ScaledPlan plan, ElementRoute route, double share, int64_t n,
                       float* const (&arrays)[6]) {
@@ -75,8 +76,9 @@ CPD_FN ElementScale<V> splat_scale(const ScaledRun& run, int64_t i, bool inverts
   return inverts ? with_inverse(at) : at;
 }
 
-/// Processes the last `rest` elements of a row, from i on, which are fewer than V's lanes. Copies
-/// them to a buffer and calls one(x, scales, random, to) once for the buffer.
+/// Processes the incomplete last group of a row: `rest` elements from element i on, fewer than V
+/// has lanes. Copies them to a buffer, calls one(x, scales, random, to) for the buffer, and copies
+/// the results to the row.
 template <class R, class V, class T, class One>
 CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, bool inverts,
                           One one) {
@@ -98,8 +100,9 @@ CPD_FN void last_elements(const ScaledRun& run, int64_t i, int64_t rest, T* to, 
   copy(to + i, out, rest);
 }
 
-/// Processes a row's elements: calls one(x, scales, random, to) for each group of V's lanes, where
-/// `to` receives one T for each lane. `inverts`: the scales include inverses (with_inverse).
+/// Processes a row's elements in groups of as many as V has lanes. Calls one(x, scales, random, to)
+/// for each group, which must write one T for each lane to `to`. `inverts`: `scales` also has the
+/// inverses of the scales (with_inverse).
 template <class R, class V, class T, class One>
 CPD_FN void for_elements(const ScaledRun run, T* to, bool inverts, One one) {
   constexpr int kLanes = Lanes<V>::count;
@@ -218,8 +221,8 @@ class PageScales {
 
 /// Calls one(page, i, at, scales) for values begin … end - 1 of each of the four memory pages of a
 /// group, one vector at a time; `at` is the index of the vector's first element. begin and end must
-/// be multiples of kBlock (pages.h). Changes the page after each scaled block, and prefetches lines
-/// of the next group.
+/// be multiples of kBlock (pages.h). Visits the pages in turn, with one block's values (at most two
+/// cache lines) from each. Prefetches lines of the next group.
 template <class One>
 CPD_FN void for_page_blocks(const ScaledRun& run, const PageScales& scales, int64_t group,
                             int64_t begin, int64_t end, One one) {
@@ -273,8 +276,8 @@ CPD_CALL bool round_blocks_to(const ScaledPlan& plan, ElementRoute route, const 
   if constexpr (kFloats) in_pages = all.streaming && holds_floats(y) && fits_pages(all);
   const bool stream =
       kFloats && all.streaming && is_aligned(y) && (all.rows == 1 || y_stride % kLanes == 0);
-  // If `is_short`, an element has at most 8 significant bits and scales are powers of two. bf16
-  // then represents each result, unless the result is too small.
+  // If `is_short`, a rounded element has at most 8 significant bits and scales are powers of two.
+  // bf16 then represents each result, unless the result is too small for bf16.
   const bool is_short = plan.of_powers && !plan.two_levels && plan.element.man < 8;
   bool holds = true;
   ScaledRun run = all;
@@ -403,8 +406,8 @@ bool given_scales(const ScaledPlan& plan, ElementRoute route, int64_t n, const f
     const D given = load_f32<D>(at[0]);
     const D factor = factor_of(given, load_f32<D>(at[1]), plan);
     store_f32(at[2], element_by(route, BlockScale<D>{given, factor}));
-    // Division in binary32 also excludes a scale of 0, because the caller may give this scale for a
-    // block that contains an infinity.
+    // Besides the scales that is_outside reports, division in binary32 excludes a scale of 0: the
+    // caller may give this scale for a block that contains an infinity.
     const auto beyond = is_outside(route, given) | (given == D{});
     outside = select(beyond, splat<D>(1), outside);
   });

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Adds the scaled sums of a block of k to the totals: applies numeric/scaled/scaled_sum.h to rows
-// and columns.
+// For products whose operands have scales: multiplies each sum over a block of k by the scales of
+// its row and column, and adds it to the total over all blocks (numeric/scaled/scaled_sum.h).
 #include "cpd/numeric/scaled/scaled_sum.h"
 
 #include "kernels/cpu/table.h"

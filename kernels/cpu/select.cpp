@@ -11,8 +11,8 @@ namespace {
 using std::int64_t;
 using std::uint32_t;
 
-/// Stores the index of each of `lanes` values whose bits in `mask` are at least `least`. The first
-/// value has index i. Returns the end of the stored indices in `places`.
+/// Stores in `places` the index of each of `lanes` values v for which (bit pattern & mask) >=
+/// least. The first value has index i. Returns the end of the stored indices.
 CPD_FN uint32_t* put_places(uint32_t mask, uint32_t least, int64_t i, int64_t lanes, const float* v,
                             uint32_t* places) {
   for (int64_t lane = 0; lane < lanes; ++lane) {

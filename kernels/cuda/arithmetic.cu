@@ -8,8 +8,8 @@
 namespace cpd::cuda {
 namespace {
 
-/// Computes the elements of thread number `thread` of `threads`. kAny: an operand has the type
-/// binary64.
+/// Computes the results of the call's operation (add, mul, …) for the elements of thread number
+/// `thread` of `threads`. kAny: an operand has the type binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate(const ArithmeticTask& call, std::int64_t thread, std::int64_t threads) {
   const Source source = source_of(call.rounding, call.key, call.random);

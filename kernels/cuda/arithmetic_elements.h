@@ -30,7 +30,8 @@ CPD_FN double exact_result(Operation op, double x, double y, double z, bool down
   return kAny ? fma_as_seen(x, y, z, down) : exact_sum(exact_product(x, y), z, down);
 }
 
-/// Computes element i in binary64. kAny: an operand has the type binary64.
+/// Computes element i of the call's result in binary64 and rounds it. kAny: an operand has the type
+/// binary64.
 template <Rounding mode, bool kAny>
 CPD_FN void operate_one(const ArithmeticTask& call, std::int64_t i, std::uint32_t random) {
   const auto x = load_element<double>(call.x, i);

@@ -12,8 +12,8 @@
 
 namespace cpd::cuda {
 
-/// The sums of one element: `unit` is the matrix unit's sum. With promotion, `sum` is the
-/// accumulator's sum, to which promotions add the matrix unit's sum.
+/// The sums of one element: `unit` is the matrix unit's sum, `sum` the accumulator's sum. Promotion
+/// adds `unit` to `sum` repeatedly. Without promotion, `sum` is unused.
 struct UnitState {
   float sum = 0.0F;
   float unit = 0.0F;
@@ -29,8 +29,9 @@ CPD_FN void with_unit_rule(const BlockFmaPlan& plan, Run run) {
   }
 }
 
-/// Returns the initial sums of an element. The rounded `c` is the accumulator's sum or, without
-/// promotion, the matrix unit's sum. `mode` is the rounding of promotions and of the result.
+/// Returns the initial sums of an element. The rounded `c` is the accumulator's sum or, if the
+/// matrix unit's sum is not added to an accumulator, the matrix unit's sum. `mode` is the rounding
+/// of additions to the accumulator's sum and of the result.
 template <Rounding mode>
 CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c) {
   using R = Rule<mode, Form::general>;
@@ -49,9 +50,9 @@ CPD_FN UnitState begin_unit(const GemmCall& call, const RandomKey& key, float c)
 }
 
 /// With promotion, adds the matrix unit's sum to the accumulator's sum and sets the matrix unit's
-/// sum to +0. Without promotion, rounds the matrix unit's sum into the accumulator's format. `done`
-/// is the number of products in the sum so far, which selects the random integer. `draws` is the
-/// number of random integers that earlier sums of the element have used.
+/// sum to +0. Otherwise rounds the matrix unit's sum into the accumulator's format. `done` is the
+/// number of products in the sum so far, which selects the random integer. `draws` is the number of
+/// random integers that earlier sums of the element have used.
 template <Rounding mode>
 CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64_t draws,
                          std::int64_t done, UnitState& state) {
@@ -68,13 +69,15 @@ CPD_FN void promote_unit(const GemmCall& call, const RandomKey& key, std::uint64
   if (adds) state.unit = 0.0F;
 }
 
-/// Returns an element's result after its last promotion.
+/// Returns an element's result after all products: the accumulator's sum or, without promotion
+/// (adding the matrix unit's sum to the accumulator's), the matrix unit's sum.
 CPD_FN float unit_result(const GemmCall& call, const UnitState& state) {
   return result_of(call.plan.unit.promote > 0 ? state.sum : state.unit);
 }
 
 /// Computes one element's sum of products in a thread, by a matrix unit's arithmetic. `mode` is the
-/// rounding of promotions and of the result.
+/// rounding of the result and of promotions (additions of the matrix unit's sum to the
+/// accumulator's sum).
 template <Rounding mode>
 class UnitSum {
  public:

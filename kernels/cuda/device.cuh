@@ -46,8 +46,8 @@ class OnDevice {
 template <class... Parameters, class... Arguments>
 void start_kernel(void (*kernel)(Parameters...), unsigned blocks, int threads, cudaStream_t stream,
                   const Arguments&... arguments) {
-  // The sum of sizes and alignments is an upper bound of the bytes of all parameters, because each
-  // parameter begins at a multiple of its alignment.
+  // The sum of the sizes and alignments of a kernel's parameters is an upper bound of the bytes
+  // that they take, because each parameter begins at a multiple of its alignment.
   static_assert((std::size_t{0} + ... + (sizeof(Parameters) + alignof(Parameters))) <= 4096,
                 "a kernel's parameters have at most 4096 bytes");
   cudaLaunchConfig_t config{};

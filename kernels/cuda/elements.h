@@ -91,7 +91,7 @@ CPD_FN float value_at(const void* data, DType type, std::int64_t at) {
   }
 }
 
-/// Stores a value that the type represents exactly.
+/// Stores `value` as element `at` of memory of a type that represents the value exactly.
 CPD_FN void set_value_at(void* data, DType type, std::int64_t at, float value) {
   switch (type) {
     case DType::bf16:

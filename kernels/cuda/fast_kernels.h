@@ -30,8 +30,8 @@ class FastKernel<kOperation> {
   FastKernel(const FastKernel&) = delete;
   FastKernel& operator=(const FastKernel&) = delete;
 
-  /// Queues the call by the first path that is enabled and supports the call, and returns its
-  /// status. Returns nullopt if there is no such path.
+  /// Queues the kernels of the first fast path that is enabled and supports the call, and returns
+  /// the CUDA status. Returns nullopt if there is no such path.
   static std::optional<int> Start(const Launch& launch, const Call& call) {
     for (const FastKernel* kernel = first_; kernel != nullptr; kernel = kernel->next_) {
       if (launch.fast.has(kernel->path_) && kernel->applies_(call)) {

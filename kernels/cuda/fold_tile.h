@@ -18,9 +18,9 @@ namespace cpd::cuda {
 /// The most partial sums (trees) that a pairwise sum of fewer than 2^40 terms holds at a time.
 constexpr int kMostTrees = 40;
 
-/// The state of one element's sum (its planes), and the additions that change this state. SumWalk
-/// calls add_terms, merge_trees and so on in the order of the sum's scheme. `terms` points to the
-/// terms that are added next.
+/// The running values of one element's sum (plane 0, plane 1, …), and the additions that change
+/// them. SumWalk calls the additions (add_terms, merge_trees and others) in the order that the
+/// sum's scheme defines. `terms` points to the terms that are added next.
 template <Rounding mode, class T, bool kGiven = false>
 class ElementPlanes {
  public:

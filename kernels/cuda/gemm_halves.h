@@ -61,8 +61,8 @@ union alignas(16) HalfCodes {
   std::uint32_t pairs[kPatch];
 };
 
-/// The values of one operand in shared memory, and the largest magnitude among each thread's lines
-/// in each group of kGroup successive k.
+/// The values of one operand in shared memory. Also has the largest magnitude of the lines (rows of
+/// a or columns of b) of each thread, for each group of kGroup successive k.
 struct HalfOperand {
   HalfCodes values[kWideDepth][kPatches + 1];
   float largest[kWideDepth / kGroup][kPatches];
@@ -139,8 +139,8 @@ class HalvesThread {
     }
   }
 
-  /// Copies values k … k + count - 1 to shared memory. Returns false if the 16-bit lanes do not
-  /// represent a value exactly.
+  /// Copies both operands' values at k … k + count - 1 to shared memory. Returns false if 16-bit
+  /// lanes may not multiply one of the values (HeldOperands::has).
   CPD_FN bool load(HalvesMemory& memory, std::int64_t k, int count) const {
     bool held = true;
     const auto take = [&held](HalfOperand& to) {
@@ -153,8 +153,8 @@ class HalvesThread {
                                take(memory.b));
     return held;
   }
-  /// Finds the largest magnitude of one patch (2 * kPatch lines) of one operand in one group of k.
-  /// All threads together do so for all groups of both operands.
+  /// Finds the largest magnitude of 2 * kPatch lines (rows of a or columns of b) in one group of
+  /// kGroup successive k. All threads together do so for all groups of both operands.
   CPD_FN void bound(HalvesMemory& memory) const {
     constexpr int kEntries = kWideDepth / kGroup * kPatches;
     static_assert(2 * kEntries == kWideThreads);

@@ -51,7 +51,8 @@ struct alignas(16) Four {
 };
 
 /// The values of one operand in shared memory. For each group of kGroup successive k and kPatch
-/// lines: the largest magnitude, and the bitwise or of the fraction bits.
+/// lines (rows of a or columns of b): the largest magnitude, and the bitwise or of the fraction
+/// bits.
 struct WideOperand {
   Four values[kWideDepth][kWide / kPatch + 1];
   std::uint32_t largest[kWideDepth / kGroup][kWide / kPatch];
@@ -126,8 +127,8 @@ struct PatchPlace {
   }
 };
 
-/// Finds the bounds of kPatch lines of one operand in one group of kGroup successive k. All threads
-/// together do so for both operands.
+/// Finds the bounds of kPatch lines (rows of a or columns of b) of one operand in one group of
+/// kGroup successive k. All threads together find the bounds of all values of both operands.
 CPD_FN void bound_wide(WideMemory& memory, int thread) {
   constexpr int kPatches = kWide / kPatch;
   constexpr int kEntries = kWideDepth / kGroup * kPatches;
@@ -223,14 +224,14 @@ CPD_COLD void round_patch(const RoundPlan& plan, const float* x, float* to) {
   }
 }
 
-/// Finds the ends of chunks: counts the products that were added to each sum since the last chunk
-/// ended.
+/// Finds the ends of the chunks into which a sum is divided: counts the products that were added to
+/// each sum since the last chunk ended.
 class ChunkCount {
  public:
   CPD_FN explicit ChunkCount(const GemmCall& call) : left_(call.plan.chunk) {}
 
   /// Call after adding `length` more products to each sum. `done` is the number of products in a
-  /// sum so far. Returns whether the current chunk is then complete.
+  /// sum so far. Returns whether the sum's current chunk is then complete.
   CPD_FN bool ends(const GemmCall& call, int length, std::int64_t done) {
     if (call.plan.chunk == 0) return false;
     left_ -= length;
@@ -265,7 +266,7 @@ class WideThread {
   CPD_FN WideThread(const GemmCall& call, const TilePlace& place, int thread, PatchSums& sums)
       : call_(call), sums_(sums), place_{call.product, place, thread}, steps_(call.plan.sum.fast) {}
 
-  /// Sets the sums in memory to their initial values.
+  /// Sets the thread's sums in memory (sums_) to their initial values.
   CPD_FN void begin() {
     float* start = kChunks && call_.plan.chunk > 0 ? sums_.outer : sums_.sum;
     for (int i = 0; i < kPatch * kPatch; ++i) sums_.sum[i] = sums_.lost[i] = 0.0F;

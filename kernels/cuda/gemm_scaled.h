@@ -26,7 +26,8 @@ CPD_FN ScaledGemmCall without_scales(const GemmCall& call) {
 struct ElementPlace {
   std::int64_t batch = 0, row = 0, column = 0;
 
-  /// Returns the position of element number `index`. `index` may be beyond the last element.
+  /// Returns the matrix, row and column of element number `index` of the result. `index` may be
+  /// beyond the last element.
   CPD_FN static ElementPlace of(const MatrixProduct& product, std::uint64_t index) {
     const auto element = static_cast<std::int64_t>(index);
     return {element / product.columns / product.rows % product.batch(),
@@ -108,7 +109,8 @@ class ScaledSum {
  private:
   CPD_FN static std::int64_t least(std::int64_t x, std::int64_t y) { return x < y ? x : y; }
 
-  /// Starts the sum of the block whose first product is at k. The sum begins with c.
+  /// Starts the sum over the block of k whose first product is at k. The sum begins with the addend
+  /// c.
   CPD_FN void start(const ScaledGemmCall& call, std::int64_t k, float c) {
     const ProductScales& s = call.scales;
     first_k_ = k;

@@ -15,7 +15,7 @@
 
 namespace cpd::cuda {
 
-/// The operands and random bits for the steps of one sum.
+/// The operands and the random bits of one sum. A step adds one product to the sum.
 struct StochasticSteps {
   const GemmPlan& plan;
   std::uint64_t seed, stream, index;  ///< the element's

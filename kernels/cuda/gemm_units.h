@@ -27,7 +27,7 @@ struct alignas(8) TwoExponents {
   std::uint32_t pairs[kPatch / 2];
 };
 
-/// The operands and their exponents in shared memory.
+/// A tile's values of a and b in shared memory, with their exponents.
 struct UnitMemory {
   static constexpr int kRow = kWide / kPatch + 1;
   Four a[kWideDepth][kRow];
@@ -58,8 +58,8 @@ struct UnitPatch {
   std::int32_t units[kPatch * kPatch];
 };
 
-/// Adds the block's totals patch.units to the thread's sums in memory and rounds the sums, in
-/// binary64.
+/// Adds the totals of a block's products (patch.units) to the thread's sums in memory and rounds
+/// the sums, in binary64.
 CPD_COLD void end_patch(const BlockFmaPlan& plan, UnitPatch& patch) {
   with_sum_rule(plan, [&]<class R>() {
     CPD_ROLLED for (int i = 0; i < kPatch * kPatch; ++i) {
@@ -202,8 +202,9 @@ class UnitThread {
     }
   }
 
-  /// Finds for each sum the greatest exponent E in the block that begins at index `at` in shared
-  /// memory. Returns false if some E is outside the range that 32-bit arithmetic supports.
+  /// Finds for each sum the greatest exponent E among the products of one block, whose operands
+  /// begin at index `at` in shared memory. Returns false if some E is outside the range that 32-bit
+  /// arithmetic supports.
   CPD_FN bool find_exponents(const UnitMemory& memory, int at,
                              std::int32_t (&e)[kPatch][kPatch]) const {
     const BlockFmaPlan& plan = call_.plan.unit;

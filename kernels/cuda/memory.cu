@@ -38,7 +38,7 @@ cudaError_t pool_of(int device, cudaMemPool_t* pool) {
   return cudaSuccess;
 }
 
-/// Releases the pool's unused memory to the device, after all work that may use it.
+/// Waits for all work on the device, and then releases the unused memory of the device's pool.
 cudaError_t trim(int device) {
   cudaMemPool_t pool = nullptr;
   cudaError_t status = pool_of(device, &pool);
@@ -46,11 +46,11 @@ cudaError_t trim(int device) {
   return status == cudaSuccess ? cudaMemPoolTrimTo(pool, 0) : status;
 }
 
-/// Points to libcpd's pointer to the framework's allocator, which may be set or changed at any
-/// time. Null if this library is used without libcpd.
+/// Points to libcpd's pointer to the allocator of a framework such as torch, which may be set or
+/// changed at any time. Null if this library is used without libcpd.
 std::atomic<const std::atomic<const Allocator*>*> g_place = nullptr;
 
-/// Returns the framework's allocator, or null.
+/// Returns the allocator of a framework such as torch, or null if there is none.
 const Allocator* allocator() {
   const std::atomic<const Allocator*>* const place = g_place;
   return place == nullptr ? nullptr : place->load();

@@ -27,8 +27,8 @@ CPD_FN std::int64_t bucket_count(std::int64_t n, std::int64_t bucket, std::int64
 }
 
 struct MessageLayout {
-  /// n: the number of values. before: the number of values of the first bucket that come before
-  /// these n values.
+  /// n: the number of values in the message. before: the number of values of the first bucket that
+  /// precede the message's first value.
   std::int64_t n = 0, before = 0;
   std::int64_t bucket = 1, block = 0;
   int head = 0;  ///< bits of a bucket's number, 0: there are none

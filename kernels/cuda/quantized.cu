@@ -31,7 +31,7 @@ CPD_FN ElementScale<float> bucket_scale(const QuantizedCall& call, float largest
 
 // --- codes and values ----------------------------------------------------------------------------
 
-/// Returns the code of value i of the chunk.
+/// Returns the code of x[i], value number i of the call.
 template <Rounding mode>
 CPD_FN std::uint32_t quantized_code(const QuantizedCall& call, const float* x, std::int64_t i) {
   const RoundPlan& element = call.scaled.plan.element;
@@ -66,7 +66,7 @@ CPD_FN MessageLayout layout_of(const QuantizedCall& call) {
 }
 
 /// Writes this thread's share of the scales of `count` buckets in one block of a message. The first
-/// bucket has number `first` in the chunk.
+/// bucket has number `first` among all buckets of the call.
 CPD_FN void put_scales(const QuantizedCall& call, std::int64_t first, std::int64_t count,
                        std::uint8_t* to, int thread) {
   const RoundPlan& plan = call.scaled.plan.scale;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A reduction over ranks on a GPU: functions that the kernels of reductions and of messages share.
-// A thread block processes tiles of a segment's values, one after the other. Each thread computes
-// the codes of some values, and then the tile is packed.
+// Functions that the GPU kernels of reductions over ranks and of messages share. A thread block
+// processes a segment (a range of a layer's values) tile by tile. Each thread computes the codes of
+// some values, and then the tile is packed.
 #pragma once
 
 #include "cpd/backend/message_calls.h"
@@ -133,8 +133,9 @@ CPD_FN float contribution(const ReduceCall& call, const ReduceSegment& segment, 
                             call.cast);
 }
 
-/// Returns the code that this rank sends for value number `at` of a segment: the value, cast by
-/// call.cast and encoded. If the codes have the format of the cast, there is one rounding.
+/// Returns the code that this rank sends for value number `at` of a segment (a range of a layer's
+/// values): the value, cast by call.cast and encoded. If the codes have the format of the cast,
+/// there is one rounding.
 template <Rounding mode>
 CPD_FN std::uint32_t contribution_code(const ReduceCall& call, const ReduceSegment& segment,
                                        std::int64_t at) {
@@ -189,8 +190,9 @@ CPD_FN float sum_of(const ReduceCall& call, const ReduceSegment& segment, std::i
   return result_of_sum(sum, call.across, StreamFrom(call.result_stream, segment.layer, kAcross), i);
 }
 
-/// Adds term k to a running sum. Afterwards, `first` and `second` hold the codes of the two values
-/// of the sum's state. After the last term, `first` holds the code of the result.
+/// Adds term k to the running sum of value number `at`. Afterwards, `first` has the code of the sum
+/// and `second` the code of the sum's second value, such as Kahan's compensation. After the last
+/// term, `first` has the code of the result.
 template <Rounding mode>
 CPD_FN void hop_over(const ReduceCall& call, const ReduceSegment& segment, std::int64_t at,
                      std::uint32_t& first, std::uint32_t& second) {
@@ -240,7 +242,8 @@ CPD_FN const ReduceSegment& segment_of(const ReduceCall& call, std::int64_t tile
   return call.segments[low];
 }
 
-/// Calls run(segment, begin, count) for each tile of this thread block.
+/// Calls run(segment, begin, count) for each tile of values that this thread block processes. The
+/// tile has values begin … begin + count - 1 of the segment (a range of a layer's values).
 template <class Run>
 CPD_DEVICE void for_tiles(const ThreadBlock& block, const ReduceCall& call, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < call.tiles; tile += block.count) {
@@ -262,8 +265,9 @@ CPD_DEVICE void store_tile(const ThreadBlock& block, const ReduceCall& call,
   block.each([&](int thread) { copy_bytes(to, bytes, byte_count(count, bits), thread); });
 }
 
-/// Stores the packed codes of this thread block's tiles in the message call.to. code(segment, at)
-/// must return the code of value number `at` of a segment.
+/// Encodes the tiles that this thread block processes, and stores the packed codes in the message
+/// call.to. code(segment, at) must return the code of value number `at` of a segment (a range of a
+/// layer's values).
 template <class Code>
 CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, ReduceTile& tile,
                            Code code) {
@@ -280,7 +284,8 @@ CPD_DEVICE void code_block(const ThreadBlock& block, const ReduceCall& call, Red
 // --- whole layers
 // ---------------------------------------------------------------------------------
 
-/// Calls run(begin, count) for this thread block's tiles of n values.
+/// Divides n values into tiles, and calls run(begin, count) for each tile that this thread block
+/// processes. The tile has values begin … begin + count - 1.
 template <class Run>
 CPD_DEVICE void for_tiles_of(const ThreadBlock& block, std::int64_t n, Run run) {
   CPD_ROLLED for (std::int64_t tile = block.number; tile < tiles_of(n); tile += block.count) {

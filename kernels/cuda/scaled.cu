@@ -114,8 +114,8 @@ cudaError_t largest_of(cudaStream_t stream, const BlockLayout& layout, const Str
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// Computes the outer scales, or takes the caller's. In a format without outer scales, the single
-/// outer scale is 1.
+/// Stores the outer scales (each shared by several blocks): the caller's, or computed ones. In a
+/// format without outer scales, the single outer scale is 1.
 __global__ void __launch_bounds__(kThreads)
     form_cells(const __grid_constant__ ScalesCall of, std::int64_t count) {
   for (std::int64_t c = first_index(); c < count; c += index_step()) {
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// For each block, replaces the scales by the other candidate's scales if these have the smaller
-/// error.
+/// Computes a second candidate for the scales of each block. Replaces the block's scales by this
+/// candidate if it causes a smaller error.
 cudaError_t choose(const Launch& launch, const ScalesCall& of, const float* largest) {
   const auto stream = static_cast<cudaStream_t>(launch.stream);
   const std::int64_t count = of.call.layout.blocks();

@@ -105,7 +105,8 @@ constexpr int packs_of(int shift) { return shift == 4 ? 4 : 8; }
 
 /// A range of 32 * kPacks Packs (four neighboring values each) that one warp casts, in blocks of
 /// 2^shift values. Lane l holds the range's Packs l, 32 + l, 64 + l …: values[0], values[1], …. A
-/// block is the values[j] of 2^(shift - 2) neighboring lanes; lane j of these computes its scales.
+/// block is the values[j] of 2^(shift - 2) neighboring lanes. Among these lanes, the one at
+/// position j computes the block's scales.
 template <DType type, int kPacks>
 struct WarpBlocks {
   std::int64_t first;  ///< number of the warp's first Pack
@@ -125,7 +126,8 @@ struct WarpBlocks {
   [[nodiscard]] CPD_DEVICE std::int64_t number(int j) const { return first + kWarpSize * j + lane; }
   [[nodiscard]] CPD_DEVICE bool has(int j) const { return number(j) < packs; }
 
-  /// Returns the number of the block whose scales this lane computes, or -1.
+  /// Returns the number of the block whose scales this lane computes, or -1 if the lane computes
+  /// none.
   [[nodiscard]] CPD_DEVICE std::int64_t own_block() const {
     const int j = lane % lanes();
     const std::int64_t begin = number(j) - j;  // the block's first Pack

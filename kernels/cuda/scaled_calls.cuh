@@ -12,10 +12,10 @@ namespace cpd::cuda {
 
 // --- passes --------------------------------------------------------------------------------------
 
-/// Queues the kernels that compute the outer scales.
+/// Queues the kernels that compute the outer scales. Several blocks share one outer scale.
 int form_cell_scales(const Launch& launch, const ScalesCall& of);
-/// Queues the kernels that compute the scales of blocks. The outer scales must have been computed
-/// before.
+/// Queues the kernels that compute the scales of blocks. The outer scales, which several blocks
+/// share, must have been computed before.
 int form_block_scales(const Launch& launch, const ScalesCall& of);
 /// Queues the kernels that cast elements; decode_formed queues those that decode elements. Both use
 /// the scales in the call's tables.
@@ -24,8 +24,8 @@ int decode_formed(const Launch& launch, const ScalesCall& of);
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// `fit` is true if kernels can read a tensor in Packs (four neighboring values each). The values
-/// must be contiguous, in consecutive blocks of 2^shift values.
+/// Describes how kernels read a tensor in Packs (four neighboring values each). `fit` is true if
+/// they can: the values must be contiguous, in consecutive blocks of 2^shift values.
 struct PackLayout {
   bool fit = false;
   int shift = 0;

@@ -49,7 +49,7 @@ CPD_DEVICE LaneScales<4> same_scales(const ScaledCall& call, ElementRoute route,
   return {{at, at, at, at}, route_at(call, at.scale) == route};
 }
 /// Returns the scales of elements i … i + 3 in blocks of columns. The tensor's rows must be aligned
-/// to Packs, and there must be a single outer scale.
+/// to Packs (four neighboring values each), and all blocks must share one outer scale.
 CPD_DEVICE LaneScales<4> column_scales(const ScaledCall& call, ElementRoute route, std::int64_t i) {
   using Floats = Pack<DType::f32>;
   const std::uint32_t b = column_block_of(call.layout, static_cast<std::uint32_t>(i));

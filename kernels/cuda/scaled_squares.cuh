@@ -16,7 +16,7 @@ constexpr int kLaneRows = 8;    ///< of a patch, that a lane holds
 /// `length` values. A square has the side of one patch (32 x 32 values, held by one warp) or of
 /// four patches.
 constexpr int square_side(int length) { return length > kPatchSide ? 4 * kPatchSide : kPatchSide; }
-/// Returns the number of a square's warps along one side.
+/// Returns how many patches (32 x 32 values, held by one warp) lie along one side of a square.
 constexpr int square_warps(int length) { return square_side(length) / kPatchSide; }
 constexpr int square_patches(int length) { return square_warps(length) * square_warps(length); }
 /// Returns the number of threads of a thread block. The thread block holds one square of 16 patches
@@ -25,16 +25,16 @@ constexpr int square_threads(int length) {
   return square_patches(length) == 1 ? kThreads : square_patches(length) * kWarpSize;
 }
 
-/// Returns the number of squares (of side x side values) that cover a tensor in blocks of one
-/// column.
+/// Returns the number of squares of side x side values into which a tensor is divided. Each block
+/// of the tensor must be a range of one column.
 CPD_FN std::int64_t squares_of(const BlockLayout& layout, int side) {
   const auto pieces = [&](std::int64_t n) { return (n + side - 1) / side; };
   return layout.planes * pieces(layout.height) * pieces(layout.width);
 }
 
-/// Replaces `most` by maxima over kLanes lanes whose numbers differ by multiples of kApart. Each
-/// lane keeps kCount / kLanes of the maxima, at the front of `most`; the lowest lane keeps the
-/// maxima of the lowest indices. All lanes of the warp must call it.
+/// Replaces most[i] by the maximum of most[i] over kLanes lanes, whose numbers differ by multiples
+/// of kApart. Each lane keeps kCount / kLanes of the maxima, at the front of `most`; the lowest
+/// lane keeps the maxima of the lowest indices. All lanes of the warp must call it.
 template <int kLanes, int kApart, int kCount>
 CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
   CPD_IN_REGISTERS for (int lanes = kLanes, kept = kCount / 2; lanes > 1; lanes /= 2, kept /= 2) {
@@ -49,7 +49,8 @@ CPD_DEVICE void share_maxima(std::uint32_t (&most)[kCount], int lane) {
 }
 
 /// Shared memory for the largest magnitudes of a square's columns or rows. of[w][i] is the maximum
-/// over the w-th quarter of column or row i, which a warp has found in its patch.
+/// over the w-th quarter of column or row i. One warp finds this maximum in its patch (32 x 32
+/// values).
 struct SquareMaxima {
   std::uint32_t of[4][4 * kPatchSide];
 };
@@ -125,8 +126,8 @@ struct WarpPatch {
     if constexpr (kWarps > 1) most[0] = joined(most[0], across, down, *shared);
   }
 
-  /// Calls visit(o, block) for each block of a column whose scales this lane computes. o is the
-  /// index of the block's maximum in `most` after find_columns.
+  /// Calls visit(o, block) for each block of a column whose scales this lane computes. find_columns
+  /// stores the block's maximum in most[o].
   template <class Visit>
   CPD_DEVICE void for_own_columns(Visit visit) const {
     CPD_IN_REGISTERS for (int o = 0; o < kOwnColumns; ++o) {
@@ -178,9 +179,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// Returns, for each lane, the maximum of `most` over the four warps whose patches contain parts
-  /// of the same blocks. This warp has number `along` among these four; `beside` is the number of
-  /// the four among the square's 16 warps. All threads of the thread block must call it.
+  /// Returns, for each lane, the maximum of `most` over four warps, whose patches contain parts of
+  /// the same blocks. `along` is this warp's number among the four. `beside` is the number of these
+  /// four warps among the square's groups of four. All threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;
@@ -192,8 +193,8 @@ struct WarpPatch {
   }
 };
 
-/// Calls visit(patch) for each patch (32 x 32 values) that this warp processes, one in each of its
-/// squares. Every warp of a square makes the same number of calls.
+/// Calls visit(patch) for each patch (32 x 32 values) that this warp processes: one patch in each
+/// square that is assigned to the warp. Every warp of a square makes the same number of calls.
 template <class Patch, class Visit>
 CPD_DEVICE void for_patches(const ScaledCall& call, Visit visit) {
   constexpr std::uint32_t kPatches = Patch::kWarps * Patch::kWarps;
@@ -273,8 +274,8 @@ CPD_DEVICE void cast_by_columns(const Patch& patch, const ScalesCall& of, const 
 
 // --- calls ---------------------------------------------------------------------------------------
 
-/// The length of a call's blocks, if each block is a range of one column. `rows` is 0 if WarpPatch
-/// does not support the call.
+/// Describes the blocks of a call, each a range of one column. `rows` is the length of a block, or
+/// 0 if WarpPatch does not support the call.
 struct ColumnBlocks {
   int rows = 0;         ///< of a block; 0: the call has others
   bool packed = false;  ///< the tensor's rows are aligned to Packs

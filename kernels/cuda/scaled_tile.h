@@ -91,7 +91,8 @@ CPD_FN void form_outer(const ScaledPlan& plan, const OuterTables& tables, std::i
   tables.encode[c] = static_cast<float>(outer.encode);
 }
 
-/// Returns the outer scale of block b; 1 if the format has no outer scales.
+/// Returns the outer scale of block b, which other blocks may share; 1 if the format has no outer
+/// scales.
 template <class W>
 CPD_FN OuterScale<W> outer_of(const ScaledCall& call, const OuterTables& cells, std::int64_t b) {
   if (!call.plan.two_levels) return {1, 1};
@@ -167,7 +168,8 @@ CPD_FN std::int64_t block_of(const ScaledCall& call, std::int64_t index) {
 /// Returns the route (method of division) for the elements of a block with this scale.
 CPD_FN ElementRoute route_at(const ScaledCall& call, float scale) {
   if (call.plan.arithmetic != Arithmetic::exact) return call.route;
-  // Binary32 also excludes a scale of 0 from the caller, because the block may contain an infinity.
+  // Besides the scales that is_outside reports, division in binary32 excludes a scale of 0 that the
+  // caller gives, because its block may contain an infinity.
   const bool beyond = is_outside(call.route, scale) || (call.given && scale == 0);
   return beyond ? ElementRoute::wide : call.route;
 }
@@ -245,8 +247,8 @@ CPD_FN float decode_element(const ScaledCall& call, std::int64_t i, std::uint32_
 // --- the choice between two candidates of a scale
 // -------------------------------------------------
 
-/// Returns the sum of the errors (or squared errors, if `squares`) that a cast with the scales in
-/// `tables` causes in one row of block b. Rounds elements by the plan `nearest`.
+/// Returns the sum of the errors (or squared errors, if `squares`) in one row of block b, if its
+/// elements are cast with the scales in `tables` and rounded by the plan `nearest`.
 CPD_FN double error_of_row(const ScaledCall& call, const ScaledPlan& nearest, bool squares,
                            const OuterTables& cells, const ScaleTables& tables, std::int64_t b,
                            std::int64_t row) {
@@ -277,9 +279,9 @@ CPD_FN std::int64_t rows_of(const BlockLayout& layout, std::int64_t b) {
   return rest < layout.rows ? rest : layout.rows;
 }
 
-/// Replaces the scales of block b in `tables` by the scales in `other` if these cause a smaller sum
-/// of errors. `usual` and `others` hold the errors of all rows of all blocks with the two
-/// candidates, and are overwritten.
+/// Replaces the scales of block b in `tables` by the candidate in `other`, if the candidate causes
+/// a smaller sum of errors. `usual` has the error of each row of each block with the scales in
+/// `tables`, and `others` with those in `other`. Both arrays are overwritten.
 CPD_FN void choose_scale(const ScaledCall& call, std::int64_t b, double* usual, double* others,
                          const ScaleTables& tables, const ScaleTables& other) {
   const std::int64_t rows = rows_of(call.layout, b);

@@ -69,7 +69,7 @@ CPD_FN V load_element(const Strided& t, std::int64_t i) {
   return load_at<V>(t, offset_of(t, i));
 }
 
-/// Stores a value that the type represents exactly.
+/// Stores `value` as element i of tensor t, whose type must represent the value exactly.
 template <class V>
 CPD_FN void store_element(const Strided& t, std::int64_t i, V value) {
   const std::int64_t at = offset_of(t, i);
@@ -106,8 +106,8 @@ CPD_FN Source source_of(const RoundPlan& plan, const DeviceKey& key, const Strid
           key.stream != nullptr ? *key.stream : plan.stream, given};
 }
 
-/// Returns the number of random integers in a random word, or 4 if rounding uses no random bits. 64
-/// * draws_of consecutive elements share 16 Philox blocks: block b of these has the integers of
+/// Returns the number n of random integers that one random word yields, or 4 if rounding uses no
+/// random bits. 64 * n consecutive elements share 16 Philox blocks: block b yields the integers of
 /// elements b, b + 16, b + 32, ….
 CPD_FN constexpr int draws_of(Rounding mode, int random_bits) {
   return mode == Rounding::stochastic ? draws_per_word(random_bits) : 4;
@@ -188,10 +188,10 @@ struct FourIntegers {
   std::uint32_t of[4];
 };
 
-/// Does the work of for_elements for contiguous values of one type and stochastic rounding with
-/// generated integers, in Packs (four neighboring values). Handles the elements of the Philox
-/// indices 4 * at … 4 * at + 3. Calls visit(i, pack, integers) for elements i … i + 3. Near the end
-/// of the tensor, calls rest(i, R) for each element i.
+/// Does the work of for_elements in Packs (four neighboring values), for contiguous values of one
+/// type and stochastic rounding with generated integers. Handles the elements whose integers have
+/// the Philox indices 4 * at … 4 * at + 3. Calls visit(i, pack, integers) for elements i … i + 3.
+/// Near the end of the tensor, calls rest(i, R) for each element i.
 template <DType type, class Visit, class Rest>
 CPD_FN void for_random_packs(std::int64_t at, std::int64_t n, const RoundPlan& plan,
                              const Source& source, const void* x, Visit visit, Rest rest) {

@@ -247,8 +247,8 @@ __global__ void __launch_bounds__(kThreads) count_spans(const __grid_constant__ 
     });
   }
 }
-/// Replaces the counts of each span by the sums of the counts of all earlier spans, in a single
-/// thread block. Also counts all selected values.
+/// Replaces the counts of each span (a range of call.span tiles) by the sums of the counts of all
+/// earlier spans, in a single thread block. Also counts all selected values.
 __global__ void __launch_bounds__(kThreads) sum_spans(const __grid_constant__ TopKCall call) {
   __shared__ TopKSpan sums[2][kThreads];
   const ThreadBlock block;
@@ -303,7 +303,7 @@ __global__ void __launch_bounds__(kThreads)
   form_terms(block, call, y, counts, memory,
              [&](float, std::int64_t rank) { return call.terms[rank]; });
 }
-/// Writes the selected values in the order of their ranks.
+/// Writes the selected values to `values`. A value's rank is its index there.
 __global__ void __launch_bounds__(kThreads)
     gather_kept(const __grid_constant__ TopKCall call, float* values) {
   __shared__ TopKTile memory;

@@ -15,9 +15,9 @@ CPD_FN float entering(const VirtualCall& call, float x) {
   return call.divisor == 1 ? x : divided(x, call.divisor);
 }
 
-/// Returns k if this call adds the first rank's value as term number k to the sum of value i.
-/// Returns -1 if the call adds no term to this sum. This happens only in order `ring`: a call then
-/// has a single rank and adds its terms to some slices only.
+/// Returns the number of the term that the call's first rank adds to the sum of value i, or -1 if
+/// the call adds no term to this sum. -1 occurs only in order `ring`: a call then has a single rank
+/// and adds its terms to some slices of the tensor only.
 CPD_FN std::int64_t term_of(const VirtualCall& call, std::int64_t i) {
   if (call.visit < 0) return call.k;
   if (call.rounds.order != Order::ring) return call.visit;

@@ -111,8 +111,9 @@ __global__ void __launch_bounds__(kThreads)
   });
 }
 
-/// Returns whether this kernel supports the call: all roundings must be to nearest-even, casts must
-/// be possible in binary32, and the plan must have a fast path for sequential or Kahan sums.
+/// Returns whether this kernel supports the sum over virtual ranks that `call` describes. All
+/// roundings must be to nearest-even, and binary32 must suffice for casts. The sum must be
+/// sequential or Kahan's, with a fast path.
 bool virtual_fold_applies(const VirtualCall& call) {
   const Scheme scheme = call.plan.order.scheme;
   const bool casts = !call.casts || (call.cast.mode == Rounding::nearest_even &&
