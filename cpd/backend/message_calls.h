@@ -237,15 +237,9 @@ struct FeedbackCall {
 
 struct Selection;  // backend/cpu/largest.h
 
-<<<<<<< HEAD
-/// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is the
-/// number of values that have the value d in that digit and agree with that magnitude in all higher
-/// digits.
-=======
 /// Counts for one digit of the search for the k-th largest magnitude (largest_limit.h): of[d] is
 /// the number of values that have d as this digit and the same higher digits as the k-th largest
 /// magnitude.
->>>>>>> k2
 struct DigitCounts {
   unsigned long long of[kMostDigit + 1];
 };

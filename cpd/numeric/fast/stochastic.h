@@ -20,8 +20,8 @@ namespace cpd {
 
 /// Returns the number of low bits of the random integer R that never change the rounded result, if
 /// binary32 can round by the other bits of R alone; else 0. Consider a format that spans at most 22
-/// bits from its largest value to its least spacing. A sum in this format has at most 22 bits, of
-/// which the first p are the result's. So only the first 22 - p of the N bits of R have an effect.
+/// bits from its largest value to its least spacing. A sum in this format has at most 22 bits, and
+/// its first p bits are the result's. So only the first 22 - p of the N bits of R have an effect.
 /// The same holds for a product of up to 22 bits that binary32 holds exactly.
 constexpr int stochastic_spare_bits(const Format& format, int random_bits) {
   const int met = 22 - format.precision();
