@@ -113,7 +113,7 @@ CPD_FN constexpr void with_form(Form form, Run run) {
   run.template operator()<Rule<mode, Form::simple>>();
 }
 
-/// Passes the rule by which the plan's codes are decoded to `run` as a template argument.
+/// Calls `run` with a template argument: the rule by which the plan's codes are decoded.
 template <class Run>
 CPD_FN constexpr void with_codes(const RoundPlan& plan, Run run) {
   constexpr Rounding kAny = Rounding::nearest_even;

@@ -363,7 +363,7 @@ def reduce(histories: list[Tensor], group: dist.ProcessGroup | None) -> None:
 
 
 def parts_of(layers: Iterable[Delayed]) -> list[Delayed]:
-    """Returns the states of `layers` and of their attention that have delayed casts."""
+    """Returns the states with delayed casts: of `layers` and of the attention in `layers`."""
     return [part for layer in layers for part in layer.parts()]
 
 

@@ -267,8 +267,8 @@ class Recipe:
         """Returns a copy of the recipe with some arguments replaced.
 
         Args:
-            **keys: arguments of `Recipe`; `format` replaces all operands' casts, `sums` all sums of
-                this recipe itself.
+            **keys: arguments of `Recipe`; `format` replaces all operands' casts, and `sums` the
+                accumulators of all GEMMs, but neither changes `attention`, `rules` or `schedule`.
 
         Returns:
             The new recipe.

@@ -83,8 +83,8 @@ class Report(Sequence[ReportRow]):
     def notes(self) -> tuple[str, ...]:
         """The notes on the model as a whole, and on its steps so far.
 
-        After the first training step is counted, the note on products outside of layers lists only
-        modules in which torch computed products in that step.
+        One note names the modules whose own code may compute products, which torch then computes.
+        Once a training step is counted, it names only modules for which torch did so in that step.
         """
         of_steps = () if self._clock is None else self._clock.notes()
         return (*self._notes, *self._outside(), *of_steps, *self._elsewhere)

@@ -137,8 +137,9 @@ def bench_text(
     A line is one test vector. Each field has a whole number of hex digits; the first field is most
     significant. The bench prints PASS or FAIL and counts at its end; after a failure it calls
     $fatal. `formats` has the formats of the fields that the bench also prints as numbers. `ports`
-    describes other ports, the names of ports, and whether any NaN may replace an expected NaN.
-    `undriven` are the module's inputs that the bench does not drive; a failing bench names them.
+    names the ports for the clock and for handshakes, and says whether any NaN may replace an
+    expected NaN. `undriven` are the module's inputs that the bench does not drive; a failing bench
+    names them.
     """
     formats, ports = formats or {}, ports or Ports()
     starts = _starts(fields)

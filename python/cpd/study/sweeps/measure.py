@@ -48,7 +48,10 @@ class Bench:
         self._plans = [Plan(work, matrix, with_dots) for matrix in work.matrices]
 
     def measure(self, cells: Sequence[Cell]) -> list[list[Losses]]:
-        """Measures cells with equal casts. result[i][j] has the errors of cell i on tensor j."""
+        """Measures cells (combinations of cast and accumulator) that have the same cast.
+
+        result[i][j] has the errors of cell i on tensor j.
+        """
         with _one_thread():
             by_tensor = [_losses(plan, cells) for plan in self._plans]
         return [list(losses) for losses in zip(*by_tensor, strict=True)]

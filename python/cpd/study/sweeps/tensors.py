@@ -139,9 +139,10 @@ def workload(tensors: TensorsLike, length: int = LENGTH, sample: int | None = No
     """Returns the tensors of arrays or files.
 
     Each tensor becomes a matrix with rows along its last dimension. Tensors that are not
-    floating-point, or have no values, are left out. A tensor with the name `NAME/activation`, as
-    `capture` gives it, is multiplied with `NAME/weight` if their rows have equal lengths. Raises
-    OSError if a file cannot be opened, and ValueError or TypeError for invalid arguments or files.
+    floating-point, or have no values, are left out. The tensor `NAME/activation`, a name that
+    `capture` gives, is paired with the tensor `NAME/weight` if their rows have equal lengths: a
+    sweep multiplies the two. Raises OSError if a file cannot be opened, and ValueError or TypeError
+    for invalid arguments or files.
     """
     for name, number in (("length", length), ("sample", sample)):
         if number is not None and (type(number) is not int or number < 1):

@@ -51,10 +51,10 @@ def by_wire(figure):
 
 
 def test_the_fit_of_mpi():
-    """A message's time and MPI's bandwidth are fitted to 24 published times in 32 bits. Times that
-    they predict for QSGD are nearly as exact as the fitted times. 1bitSGD's times are worse:
-    its kernels take more time than its bytes save, and the model has no codec time for these
-    GPUs."""
+    """A message's time and MPI's bandwidth are fitted to 24 published times of 32-bit gradients.
+    Times that they predict for QSGD are nearly as exact as the fitted times. 1bitSGD's times are
+    worse: its kernels take more time than its bytes save, and the model has no codec time for
+    these GPUs."""
     found = fit("grubic-10")
     assert found.error == pytest.approx(0.1555, abs=0.002)
     assert fit("grubic-10", shared=True).error == pytest.approx(0.0652, abs=0.002)
