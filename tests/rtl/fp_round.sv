@@ -5,7 +5,7 @@
 // ENCODING: 0 is ieee, 1 is fn (see fp_unpack.sv).
 //
 // rounding: 0 to nearest even, 1 toward zero, 2 down, 3 up, 4 to nearest away, 5 to odd, 6
-// stochastic: away from zero if the first RANDOM lost bits, plus r, give a carry.
+// stochastic (variant A): away from zero if the first RANDOM lost bits, plus r, give a carry.
 // leading, normal: the exact value is normal, read as 1.fraction, times 2^leading. Undefined for
 // zero.
 // flags: NX 1, UF 2 (tiny after rounding), OF 4, DZ 8 (never), NV 16.

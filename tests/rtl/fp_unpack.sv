@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Splits a code into the parts of its value, (-1)^sign * significand * 2^(exponent - MAN). Subnormals
-// have the least exponent. ENCODING: 0 (ieee) has Inf and NaN in the top exponent; 1 (fn) has no Inf,
-// and only the code of all ones is NaN; 2 (finite) has neither Inf nor NaN.
+// Splits a code into the parts of its value, (-1)^sign * significand * 2^(exponent - MAN). All formats
+// have a sign, MAN >= 1, subnormals and the default bias, 2^(EXP - 1) - 1. Subnormals have the least
+// exponent. ENCODING: 0 (ieee) has Inf and NaN in the top exponent; 1 (fn) has no Inf, and only the
+// code of all ones is NaN; 2 (finite) has neither Inf nor NaN.
 module fp_unpack #(
     parameter int EXP = 4,
     parameter int MAN = 3,
