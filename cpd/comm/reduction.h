@@ -120,8 +120,10 @@ class Reduction {
     return numbers_.empty() ? layer : numbers_[static_cast<std::size_t>(layer)];
   }
   /// Returns the number of ranks by which the owners of the layer's slices are rotated: rank r owns
-  /// slice (r - turn) mod W. The rotation gives the longer slices of different layers different
-  /// owners. Returns 0 if a rotation would change sums (order ring).
+  /// slice (r - turn) mod W. The rotation gives the longer slices of different layers, or their
+  /// first buckets, different owners. It follows number(layer), not the layer's index in the call,
+  /// so a result's residuals of error feedback always belong to the same rank. Returns 0 if a
+  /// rotation would change sums (order ring).
   [[nodiscard]] std::int64_t turn(std::int64_t layer) const {
     const bool turns = to_all_ && spec_.exchange == Exchange::owner && spec_.order != Order::ring;
     return turns ? number(layer) % world_ : 0;
@@ -138,8 +140,10 @@ class Reduction {
 
   /// Returns the exponent of a layer's scale 2^shift. `largest`: the largest finite magnitude of
   /// all ranks' values. With this scale the wire format holds each scaled value, and the
-  /// accumulator and the result hold a sum of W such values. With Aps::paper the wire format holds
-  /// that sum, too. Returns 0 for a layer of zeros.
+  /// accumulator and the result hold a sum of W such values: largest * 2^shift <= 2^emax of the
+  /// wire format, and W * largest * 2^shift <= 2^emax of the other two. The shift is one less if
+  /// roundings could make a sum leave a format's range. With Aps::paper the wire format holds the
+  /// sum, too, and the shift is not reduced. Returns 0 for a layer of zeros.
   [[nodiscard]] int ShiftOf(float largest) const { return ShiftOf(largest, spec_.aps); }
   /// Returns whether a value or a sum, scaled by ShiftOf(largest), may leave the range of a format
   /// that has infinity or NaN.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The options that divide a layer into buckets: the length of a bucket, and the axis along which
-// the columns of a layer run.
+// the columns of a layer run. A bucket is consecutive values in row-major order, or with an axis in
+// the order of the columns. The last bucket may be shorter. If the length of a column is not a
+// multiple of the bucket, a bucket may hold the end of one column and the beginning of the next, as
+// in the reshaped matrices of Grubic et al. (section 3.2.2).
 #pragma once
 
 #include <cstdint>
@@ -26,8 +29,10 @@ std::string BucketText(std::int64_t bucket);
 /// buckets), unless `whole` is 1.
 std::int64_t WholeBucket(std::int64_t bucket, std::string_view whole);
 
-/// The keys `bucket`, `whole` and `axis` for a codec's table of options. `axis` is an axis of a
-/// layer, -64…63. A negative axis counts from the end: -1 is the last dimension.
+/// The keys `bucket`, `whole` and `axis` for a codec's table of options. The canonical text has no
+/// `whole`: `bucket=512 whole=9` becomes `bucket=504`. `axis` is an axis of a layer, -64…63. A
+/// negative axis counts from the end: -1 is the last dimension. With an axis, `whole` counts along
+/// columns.
 template <auto member>
 constexpr auto BucketKey(Condition<decltype(ClassOf(member))> always = nullptr) {
   using Options = decltype(ClassOf(member));

@@ -41,7 +41,7 @@ class CPD_API DamagedBytes : public std::runtime_error {
 struct Piece {
   int layer = 0;  ///< its index in the call, for error texts
   std::int64_t begin = 0, n = 0;
-  int shift = 0;          ///< the values are encoded times 2^shift
+  int shift = 0;          ///< values are encoded times 2^shift, rounded once to binary32
   RandomKey key{};        ///< key of the random bits: element i has counter i (streams.h)
   std::int64_t size = 0;  ///< number of values of the layer; 0: only the piece is known
   float scale = 0;        ///< from Measure; Measured::shared: the largest of all ranks

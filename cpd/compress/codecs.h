@@ -30,8 +30,9 @@ constexpr int kMostNested = 8;
 /// Makes the codec of a text. The text is a compressor (`qsgd bits=4 bucket=512`), or the name of a
 /// format (packed codes) or of a scaled format. `rounding` applies to formats. The overflow of
 /// `rounding` does not apply to scaled formats, whose elements always saturate. A compressor uses
-/// only the random_bits of `rounding`, and defines all other roundings itself. `keys` replace
-/// options of the text. Throws Error for any other text, with the names of all compressors.
+/// only the random_bits of `rounding`, and defines all other roundings itself: its stochastic
+/// rounding is variant A. `keys` replace options of the text. Throws Error for any other text, with
+/// the names of all compressors.
 CPD_API SharedCodec MakeCodec(std::string_view text, const RoundingOptions& rounding = {},
                               std::span<const Option> keys = {});
 

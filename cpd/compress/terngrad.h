@@ -53,6 +53,8 @@ class CPD_API TernGrad final : public Codec {
   }
   [[nodiscard]] bool has_nan() const override { return !options_.trits; }
   [[nodiscard]] bool has_scales() const override { return true; }
+  /// Returns true if a scaler has only one value and values are clipped: the standard deviation of
+  /// one value is 0, so that value is always sent as zero.
   [[nodiscard]] bool Freezes(std::int64_t n) const override;
   [[nodiscard]] Measured measured() const override;
   [[nodiscard]] float MeasureOn(const Queue& queue, const Piece& layer, CodecState* state,

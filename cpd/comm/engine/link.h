@@ -116,7 +116,7 @@ class CPD_API Channel {
   /// complete. Throws Corrupt for a size that is 0 or above the maximum.
   virtual void TakeSizes(const Pending& sizes, std::span<const Addressed> in) = 0;
   /// Starts a transfer of values. Transfers are numbered in the order of their start, equally on
-  /// all ranks. Empty messages are not sent.
+  /// all ranks, and the number serves as the tag. Empty messages are not sent.
   virtual Pending Start(Phase phase, std::vector<Addressed> out, std::vector<Addressed> in) = 0;
 };
 

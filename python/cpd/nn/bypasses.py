@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch's modules that use the weight of a layer they contain without calling the layer."""
+"""torch's modules that use the weight of a layer they contain without calling the layer.
+
+`cpd.convert` does not convert such a layer and reports this. To emulate the `out_proj` of
+nn.MultiheadAttention, convert the attention module itself.
+"""
 
 from __future__ import annotations
 

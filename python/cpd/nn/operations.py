@@ -67,7 +67,9 @@ class Operation(NamedTuple):
     the functions of all operations with the same word are replaced."""
     call: Callable[..., Any] | None = None
     """A function of (module, *arguments of its forward, **recipe, seed and stream) that replaces
-    the module's forward. None: torch's forward runs, with its functions replaced."""
+    the module's forward. Set it if torch's forward would be slower (linear layers, embeddings) or
+    changes the operands first (the padding of convolutions). None: torch's forward runs, with its
+    functions replaced."""
     only_modules: bool = False
     """True if `cpd.autocast` does not replace the functions; only `cpd.convert` does."""
     parts: tuple[str, ...] = ()

@@ -41,8 +41,8 @@ def takes(how: Recipe, tensors: Iterable[Tensor | None]) -> bool:
     """Returns whether `over_time` supports a recipe and its tensors.
 
     The fast path needs native sums and float32 tensors. Casts must have no random bits, no delayed
-    scales, and `factor` 1. Within torch.compile, torch.func and dispatch modes, which must see each
-    product, the result is False.
+    scales, and `factor` 1. The result is False under autocast, and within torch.compile, torch.func
+    and dispatch modes, which must see each product.
     """
     held = tuple(x for x in tensors if x is not None)
     return (

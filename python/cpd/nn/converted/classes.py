@@ -62,7 +62,9 @@ def _make(emulation: Emulation, cls: _Class) -> _Class:
     }
     if emulation.forward is not None:
         names["forward"] = _forward(emulation.forward, emulation.one_type, cls.forward)
-    if issubclass(cls, nn.RNNBase):  # torch.compile leaves these to torch, which breaks the graph
+    # Without this option, torch.compile leaves recurrent layers to torch, which breaks the graph.
+    # The option holds for the whole process.
+    if issubclass(cls, nn.RNNBase):
         torch._dynamo.config.allow_rnn = True
     subclass: _Class = type(f"Emulated{cls.__name__}", (cls,), names)
     return subclass
