@@ -18,10 +18,10 @@ namespace cpd {
 /// codec writes `next` only for the values that it encodes. If it encodes a value again, it writes
 /// the same number.
 ///
-/// Errors are stored on the last call's device, and are copied if the next call uses another
-/// device. The memory of the errors outlives the queues of calls, so it has its own queue. BeginOn
-/// makes the call wait for that queue. Free, Commit or the next BeginOn makes that queue wait for
-/// the call, and the call's queue is not used afterwards.
+/// Errors are stored on the last call's device (8 bytes for each value), and are copied if the next
+/// call uses another device. The memory of the errors outlives the queues of calls, so it has its
+/// own queue. BeginOn makes the call wait for that queue. Free, Commit or the next BeginOn makes
+/// that queue wait for the call, and the call's queue is not used afterwards.
 class CPD_API Residual : public CodecState {
  public:
   explicit Residual(std::int64_t size) : size_(size) {}

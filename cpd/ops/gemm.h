@@ -29,10 +29,13 @@ namespace cpd {
 ///   pairwise    A tree over p(0) … p(K - 1) with each sum rounded; exact products are not rounded
 ///               before the tree. Then, if K > 0, s = round(s + tree).
 ///   block_fma   The rule of BlockFma. Blocks along k are chained through the sum. The scales of a
-///               unit that takes scales are 1.
+///               unit that takes scales are 1. An operand that is not a value of the unit's formats
+///               is an error. For a TF32 unit that takes any binary32 number, first cast to tf32
+///               with toward_zero.
 ///   fixed       c and each exact product are rounded to integers of units 2^-fraction and added.
-///               Each addition wraps or saturates. The sum is rounded into `format`. It is NaN if
-///               c or an operand is NaN or infinite. A zero is +0.
+///               Each addition wraps or saturates. A term outside the integer's range is added with
+///               its full value. The sum is rounded into `format`. It is NaN if c or an operand is
+///               NaN or infinite. A zero is +0.
 ///
 /// Stochastic rounding uses the random integers of `key` for out's row-major element number (below
 /// 2^40). Draw 0 rounds c. All other roundings use successive draws, which start at the next block

@@ -13,6 +13,9 @@
 
 namespace cpd {
 
+/// The rounding mode. An exact zero sum is -0 when rounding down (IEEE 754, 6.3), else +0 unless
+/// both operands are -0. In a format without subnormals, to_odd gives the least normal number for
+/// any inexact value below it.
 enum class Rounding : std::uint8_t {
   nearest_even,  ///< ties to the even code
   nearest_away,  ///< ties away from zero
@@ -24,8 +27,13 @@ enum class Rounding : std::uint8_t {
 };
 
 /// The result of overflow. `ieee`: Inf; NaN if the format has no Inf; the largest value if it has
-/// neither. Modes that round inward give the largest value. `saturate`: always the largest value,
-/// also for an infinite input.
+/// neither. Modes that round inward give the largest value, but an infinite input overflows in
+/// every mode. `saturate`: always the largest value, also for an infinite input. In P3109's words,
+/// these are SatNone and SatFinite.
+///
+/// With `ieee`, a negative number that does not round to zero becomes NaN in an unsigned format with
+/// NaN. In e8m0, every nonzero negative number becomes NaN. -Inf becomes NaN in every mode. In
+/// P3109's formats, finite negative numbers become 0 in the modes toward_zero and up.
 enum class Overflow : std::uint8_t { ieee, saturate };
 
 /// Stochastic rounding by N random bits R. Let nu be the fraction of the gap between two numbers

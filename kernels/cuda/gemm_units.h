@@ -10,6 +10,8 @@
 // word (exponent_pairs.h). The second loop aligns the products in binary32 and sums them as
 // integers. If ShortBlocks does not support one of a thread's sums, the thread ends the block for
 // all of its sums in binary64, one after the other.
+//
+// A product takes 4.5 instructions, and 19.8 in block_fma.h (tests/python/project/test_sass.py).
 #pragma once
 
 #include "cpd/numeric/units/exponent_pairs.h"
@@ -278,7 +280,8 @@ class UnitThread {
   float unit_[kPatch][kPatch];  ///< the units' sums, in registers
 };
 
-/// Returns whether this path supports a product.
+/// Returns whether this path supports a product: blocks of 4, 8, 12 … 32 products of at most 23
+/// bits, such as products of fp8, fp16, bf16 and tf32, without scales.
 inline bool takes_units(const AccumulatorPlan& plan) {
   const BlockFmaPlan& unit = plan.unit;
   const int whole = unit.group > 0 ? unit.group : unit.block;

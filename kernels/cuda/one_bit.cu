@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// 1-bit SGD and error feedback on a GPU. A thread adds the values of one bucket, or processes the
-// values of one byte of a message.
+// 1-bit SGD and error feedback on a GPU. A thread adds the values of one bucket, because the order
+// of these sums is fixed, or processes the values of one byte of a message.
 #include "cpd/numeric/scaled/one_bit.h"
 #include "kernels/cuda/message_tile.cuh"
 #include "kernels/cuda/thread_block.cuh"

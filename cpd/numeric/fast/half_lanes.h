@@ -2,9 +2,11 @@
 //
 // The fast path `half_lanes`: does the steps of the path `veltkamp` in lanes of 16 bits. An
 // instruction then processes twice as many numbers. The formats have at most 4 (fp16 lanes) or 3
-// (bf16 lanes) significant bits. Operands and sums must be within the bounds of the path
-// `veltkamp`. The loop is in kernels/cuda/gemm_halves.h. (On a CPU, the fp16 lanes of AVX-512 were
-// only 1.2 times as fast as binary32 lanes: benchmarks/GEMM.md.)
+// (bf16 lanes) significant bits, and operands at most 5 or 3. Values of fp16 lanes are from 2^-13
+// to about 500. So fp16 lanes serve (4,3), (3,2) and (2,1), and bf16 lanes serve (5,2). Operands
+// and sums must be within the bounds of the path `veltkamp`. Products and sums are rounded to
+// nearest-even, in a sequential order. The loop is in kernels/cuda/gemm_halves.h. (On a CPU, the
+// fp16 lanes of AVX-512 were only 1.2 times as fast as binary32 lanes: benchmarks/GEMM.md.)
 #pragma once
 
 #include "cpd/numeric/fast/asked.h"

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The sum of one block of products in matrix units whose Adder (cpd/spec/block_fma.h) is not
-// `aligned`. The model is mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py.
+// `aligned`. The model is mmasim 2.1.1, arithmetic/fdpa.py and ftz_mul_add.py. A zero result has
+// the sign that an IEEE 754 sum has, except that an exact zero sum, and a sum truncated to zero, is
+// +0.
 //
 // Binary64 holds a product of binary32 values exactly. The further operations of each adder are
 // exact for these reasons:

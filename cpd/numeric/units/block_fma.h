@@ -24,8 +24,9 @@
 // If terms are Inf or NaN, the result is the sum that IEEE 754 defines. A zero result is +0, even
 // if a negative sum was cut or rounded to zero. Consider a sum that would round beyond the format's
 // largest number if the format had no upper bound. The result is Inf if the format has Inf, also
-// when rounding toward zero; else the sum overflows by its rounding options. Units with an adder
-// other than `aligned` are in block_adders.h.
+// when rounding toward zero (two published models do this; no published result shows it); else the
+// sum overflows by its rounding options. Units with an adder other than `aligned` are in
+// block_adders.h.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +72,8 @@ struct BlockFmaPlan {
 };
 
 /// Returns the position of product k in the order in which a matrix unit adds products. The order
-/// permutes products within each group of plan.group products. plan.group must be above 0.
+/// permutes products within each group of plan.group products. Zeros fill an incomplete last group.
+/// plan.group must be above 0.
 template <class Index>
 constexpr Index place_in_order(const BlockFmaPlan& plan, Index k) {
   const Index at = k % plan.group;
