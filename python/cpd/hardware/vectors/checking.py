@@ -53,9 +53,9 @@ class VectorCheck:
     quiet_nan_fma: Counter[str] = field(default_factory=Counter)
 
     def rule_of_quiet_nans(self) -> str:
-        """Reports whether the file's lines fma(0, ∞, quiet NaN) have the flag NV (invalid).
+        """Returns a sentence: do the file's lines fma(0, ∞, quiet NaN) have the flag NV (invalid)?
 
-        Returns a text, which is empty if the file has no such lines.
+        The result is empty if the file has no such lines.
         """
         raised, lines = self.quiet_nan_fma["raise NV"], self.quiet_nan_fma.total()
         if not lines:
