@@ -346,7 +346,7 @@ TEST(GemmRoutes, DrawsKeepTheBitsThatMatter) {
 TEST(GemmRoutes, SumsStartAnywhere) {
   std::mt19937_64 bits(29);
   for (const KernelTable* kernels : tables()) {
-    for (const Case& c : cases()) {
+    for (const Case& c : testing::thinned(cases(), 3)) {
       const Accumulator accumulator = ParseAccumulator(c.accumulator);
       const AccumulatorPlan plan = make_accumulator_plan(accumulator, 20);
       const GemmPlan general = general_of(plan.sum);
@@ -369,7 +369,7 @@ TEST(GemmRoutes, SumsStartAnywhere) {
 TEST(GemmRoutes, SumsGoOnInTheNextBlock) {
   std::mt19937_64 bits(23);
   for (const KernelTable* kernels : tables()) {
-    for (const Case& c : cases()) {
+    for (const Case& c : testing::thinned(cases(), 3)) {
       const AccumulatorPlan plan = make_accumulator_plan(ParseAccumulator(c.accumulator), 61);
       const GemmPlan general = general_of(plan.sum);
       for (const std::int64_t first : {36, 40, 48}) {
@@ -503,7 +503,7 @@ TEST(GemmRoutes, AnyRowMayOverflow) {
 TEST(GemmRoutes, OneLargeOperandAmongMany) {
   std::mt19937_64 bits(21);
   for (const KernelTable* kernels : tables()) {
-    for (const Case& c : cases()) {
+    for (const Case& c : testing::thinned(cases(), 3)) {
       for (std::int64_t at = 0; at < 40; at += 3) {
         auto a = values(std::int64_t{9} * 40, c.operands, 0.1, false, bits);
         const auto b = values(std::int64_t{33} * 40, c.operands, 0.1, false, bits);

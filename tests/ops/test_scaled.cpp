@@ -373,7 +373,7 @@ TEST(ScaledBackends, TransposedTensorsAreTheDefinition) {
                                  "fp8-tensor", "e4m3fn 280 scale=fp32", "mxfp8 block=100",
                                  "nvfp4 arithmetic=exact outer=row", "mxfp4 transform=hadamard2"}) {
     const Scaled scaled = ParseScaled(text);
-    for (const Case& c : cases) {
+    for (const Case& c : testing::thinned(cases, 3)) {
       if (scaled.transform && c.shape[static_cast<std::size_t>(c.axis)] % 2 != 0) continue;
       const std::int64_t n = Count(c.shape);
       Floats x = Values(scaled.element, n, false, 7);
@@ -474,7 +474,7 @@ TEST(ScaledThreads, ChangeNothing) {
                                                          {"fp8-block 128x128", {{500, 700}, -1}},
                                                          {"mxfp6-e3m2 block=7", {{300, 333}, 0}},
                                                          {"int4 600x400", {{1300, 500}, -1}}};
-  for (const auto& [text, c] : all) {
+  for (const auto& [text, c] : testing::thinned(all, 2)) {
     const Scaled scaled = ParseScaled(text);
     const Floats x = Values(scaled.element, Count(c.shape), false, 9);
     for (const Rounding mode : {Rounding::nearest_even, Rounding::stochastic}) {

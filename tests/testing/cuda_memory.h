@@ -31,9 +31,9 @@ namespace cpd::testing {
 
 /// True if the GPU's kernels run on a CPU (cuda_on_cpu), where they take a thousand times as long.
 inline const bool kCudaOnCpu = std::getenv("CPD_CUDA_ON_CPU") != nullptr;
-/// The factor by which cases are rarer on a CPU or a simulated device, which are too slow for all
-/// cases of a GPU.
-inline const unsigned kRarer = tests_only("sim") ? 12 : 1;
+/// The factor by which cases are rarer on a simulated device, which is too slow for all cases of a
+/// GPU, and under a sanitizer, which shows faults that hardly depend on the case.
+inline const unsigned kRarer = tests_only("sim") ? 12 : (kSanitized ? 4 : 1);
 
 /// True if this run tests a real GPU, which runs all cases.
 inline const bool kOnGpuItself = !kCudaOnCpu && tests_only("cuda");
