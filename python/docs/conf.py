@@ -32,7 +32,6 @@ import site_check  # noqa: E402
 for _name in ("cpd.nn", "cpd_lab.train"):  # autodoc documents what a module holds, so all is loaded
     _module = importlib.import_module(_name)
     vars(_module).update({each: getattr(_module, each) for each in _module.__all__})
-site_check.surface.surface()  # reads the fields of classes; autodoc then adds `__init__`'s to them
 
 project = "CPD"
 author = "the CPD authors"

@@ -172,7 +172,6 @@ def members(cls: type) -> dict[str, Any]:
     return {n: it for n, it in named.items() if n[0] != "_" and isinstance(it, kinds)}
 
 
-@functools.cache
 def attributes(cls: type) -> set[str]:
     """Returns the names of the public fields that a class annotates, such as the fields
     of a dataclass."""
