@@ -31,8 +31,8 @@ enum class Rounding : std::uint8_t {
 /// every mode. `saturate`: always the largest value, also for an infinite input. In P3109's words,
 /// these are SatNone and SatFinite.
 ///
-/// With `ieee`, a negative number that does not round to zero becomes NaN in an unsigned format with
-/// NaN. In e8m0, every nonzero negative number becomes NaN. -Inf becomes NaN in every mode. In
+/// With `ieee`, a negative number that does not round to zero becomes NaN in an unsigned format
+/// with NaN. In e8m0, every nonzero negative number becomes NaN. -Inf becomes NaN in every mode. In
 /// P3109's formats, finite negative numbers become 0 in the modes toward_zero and up.
 enum class Overflow : std::uint8_t { ieee, saturate };
 
