@@ -188,9 +188,9 @@ function(cpd_unite target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# cpd_unite_kernels(VARIABLE SOURCE...): sets VARIABLE to sources that include SOURCE... (CUDA kernels, absolute paths),
-# four of one folder in each. Most of a kernel's compile time without optimization is its headers'. CMake unites CUDA
-# sources only from version 3.31 on.
+# cpd_unite_kernels(VARIABLE SOURCE...): writes files that include SOURCE... (CUDA kernels, absolute paths), each up to
+# four of one folder, and sets VARIABLE to these files. Without optimization, compilers spend most of a kernel's time on
+# its headers, which are then read once for four kernels. UNITY_BUILD unites CUDA sources only since CMake 3.31.
 function(cpd_unite_kernels variable)
   set(united "")
   set(content "")
@@ -201,6 +201,9 @@ function(cpd_unite_kernels variable)
     get_filename_component(name "${source}" NAME_WE)
     if(NOT folder STREQUAL before OR count EQUAL 4)
       set(file "${CMAKE_CURRENT_BINARY_DIR}/${name}_and_others.cu")
+      if("${file}" IN_LIST united)
+        message(FATAL_ERROR "CPD: two groups of kernels begin with a source named ${name}: rename ${source}")
+      endif()
       list(APPEND united "${file}")
       set(content "")
       set(count 0)

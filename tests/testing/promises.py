@@ -5,7 +5,7 @@
     promises.py                  checks the map, and writes out/promises.json
     promises.py --new PAGE       prints the tables that the map lacks for a page, to be filled in
     promises.py --test TEXT      prints the promises of tests whose name contains TEXT
-    promises.py --store          writes unmapped_pages.txt and unread_errors.toml (see below) anew
+    promises.py --store          writes unmapped_pages.txt and unread_errors.toml (see below)
 
 Every sentence of a page is a claim, unless it ends with a colon or a question mark. Each table of a
 page is a claim too, and its first row stands for it. promises/*.toml has a file for each page, with

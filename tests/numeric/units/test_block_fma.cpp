@@ -473,7 +473,7 @@ TEST(BlockFma, CutsTowardZeroBelowTheGreatestExponent) {
   // The addend is aligned like a product.
   EXPECT_EQ(dot(unit, {0.1875F}, {1}, -1), -0.875F);
   EXPECT_EQ(dot(unit, {1}, {1}, 0.1875F), 1.125F);
-  // Block 2 is aligned anew: with the running sum 2, its terms are cut to multiples of 1/4.
+  // Block 2 is aligned again: with the running sum 2, its terms are cut to multiples of 1/4.
   EXPECT_EQ(dot(unit, {1, 1, 0, 0, 0.375F}, {1, 1, 1, 1, 1}), 2.25F);
 }
 
