@@ -135,8 +135,8 @@ std::int64_t Reduction::group_size(std::int64_t unit) const {
 }
 
 Level Reduction::Group() const {
-  return {spec_.accumulator, spec_.format, group_size(0), spec_.result, spec_.accumulator.rounding,
-          seed_};
+  return {spec_.accumulator,          spec_.format, group_size(0), spec_.result,
+          spec_.accumulator.rounding, seed_};
 }
 
 Level Reduction::Across() const {

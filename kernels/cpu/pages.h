@@ -50,8 +50,8 @@ CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
 }
 
 /// Visits the values i = begin, begin + kStep, … below end in each of a group's four pages: calls
-/// visit(page, in_turn(page, i)) for the four pages, then continues with the next i. kStep must be a
-/// multiple of kLine.
+/// visit(page, in_turn(page, i)) for the four pages, then continues with the next i. kStep must be
+/// a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {
