@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the rows `vectors/…`: lines of `cpd vectors`, from random inputs to text, computed by
-the oracle and by the kernels on two threads. Checks the bits, then compares the rate (10⁶ lines a
-second) with NumPy, which only generates the random words for the same number of lines."""
+"""Measures the rows `vectors/…`: how fast `cpd vectors` writes its lines. The time includes drawing
+the random inputs, computing (by the oracle or by the kernels, on two threads), and formatting the
+text. Checks the bits, then compares the rate (10⁶ lines a second) with NumPy, which only generates
+the random words for the same number of lines."""
 
 from __future__ import annotations
 

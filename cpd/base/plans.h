@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the plans of numeric/ in the default floating-point environment, with the fast paths that
-// are on (fast_paths.h).
+// Makes plans, the choices of an algorithm that cpd/numeric defines, for casts, sums and products.
+// Plans are made in the default floating-point environment, and may choose only fast paths that are
+// on (fast_paths.h).
 #pragma once
 
 #include <cstdint>

@@ -63,8 +63,8 @@ void NoteReduction(const Reduce& spec, int world, const std::vector<std::int64_t
                                           "cast_terms");
   const Runs sums{like, size, 4096};
   const std::string order = ToString(reduction.spec().order);
-  if (reduction.grouped()) NoteLevel("sum_in_groups", reduction.Group(largest, 0), order, sums);
-  NoteLevel("sum", reduction.Across(largest), order, sums);
+  if (reduction.grouped()) NoteLevel("sum_in_groups", reduction.Group(), order, sums);
+  NoteLevel("sum", reduction.Across(), order, sums);
 }
 
 }  // namespace cpd

@@ -134,24 +134,18 @@ std::int64_t Reduction::group_size(std::int64_t unit) const {
   return std::min<std::int64_t>(spec_.group_size, world_ - group_begin(unit));
 }
 
-Level Reduction::Group(std::int64_t layer, std::int64_t unit) const {
-  return {spec_.accumulator,
-          spec_.format,
-          group_size(unit),
-          spec_.result,
-          spec_.accumulator.rounding,
-          KeyOf(Purpose::sum, layer, unit),
-          KeyOf(Purpose::result, layer, unit)};
+Level Reduction::Group() const {
+  return {spec_.accumulator,          spec_.format, group_size(0), spec_.result,
+          spec_.accumulator.rounding, seed_};
 }
 
-Level Reduction::Across(std::int64_t layer) const {
+Level Reduction::Across() const {
   Level level{spec_.accumulator,
               grouped() ? spec_.result : spec_.format,
               rounds_.units,
               spec_.result,
               spec_.accumulator.rounding,
-              KeyOf(Purpose::sum, layer, kAcross),
-              KeyOf(Purpose::result, layer, kAcross)};
+              seed_};
   if (spec_.order == Order::tree) level.accumulator.scheme = Scheme::pairwise;
   return level;
 }

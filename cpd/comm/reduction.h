@@ -27,8 +27,7 @@ struct Level {
   std::int64_t terms = 1;
   Format result;             ///< the format of its sum
   RoundingOptions rounding;  ///< to `result`, if that is not the accumulator's format
-  RandomKey sum_key{};       ///< random stream of the sum's additions
-  RandomKey result_key{};    ///< random stream of the rounding to `result`
+  std::uint64_t seed = 0;    ///< of all random integers; each layer and group has its own streams
 
   [[nodiscard]] int planes() const { return FoldPlanes(accumulator, terms); }
   /// Returns the format of value q of each running sum's state. Value 0 is the sum. Value 1 is
@@ -129,14 +128,15 @@ class Reduction {
     return turns ? number(layer) % world_ : 0;
   }
   [[nodiscard]] bool grouped() const { return spec_.group_size > 0; }
-  /// Returns the first rank of a unit (a group, or a rank if there are no groups). The unit's ranks
-  /// are group_begin … group_begin + group_size
-  /// - 1.
+  /// Returns the first rank of a unit (a group, or a rank if there are no groups). The unit has
+  /// group_size(unit) successive ranks.
   [[nodiscard]] std::int64_t group_begin(std::int64_t unit) const;
   [[nodiscard]] std::int64_t group_size(std::int64_t unit) const;
 
-  [[nodiscard]] Level Group(std::int64_t layer, std::int64_t unit) const;
-  [[nodiscard]] Level Across(std::int64_t layer) const;
+  /// Returns the level of the sums within groups, with the number of terms of the first group. Only
+  /// the last group may have fewer.
+  [[nodiscard]] Level Group() const;
+  [[nodiscard]] Level Across() const;
 
   /// Returns the exponent of a layer's scale 2^shift. `largest`: the largest finite magnitude of
   /// all ranks' values. With this scale the wire format holds each scaled value, and the

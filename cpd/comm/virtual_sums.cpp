@@ -76,11 +76,11 @@ VirtualSums::VirtualSums(const Reduction& reduction, const std::vector<std::int6
       queue_(std::make_shared<Queue>(first)),
       on_host_(first.on_host()),
       terms_(QueuedValues(queue_, std::ranges::max(sizes))),
-      across_(CallOf(reduction.Across(0))),
-      group_(CallOf(reduction.Group(0, 0))),
+      across_(CallOf(reduction.Across())),
+      group_(CallOf(reduction.Group())),
       copies_(queue_) {
-  const int across = reduction.Across(0).planes();
-  const int group = reduction.Group(0, 0).planes();
+  const int across = reduction.Across().planes();
+  const int group = reduction.Group().planes();
   const bool halves = on_host_ && FitsHalves(reduction);
   for (const std::int64_t size : sizes) {
     Layer& layer = layers_.emplace_back();

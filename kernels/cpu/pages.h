@@ -49,9 +49,9 @@ CPD_FN constexpr std::int64_t in_turn(std::int64_t page, std::int64_t i) {
   return i - i % kBlock + (i + page * kAhead) % kBlock;
 }
 
-/// Calls visit(page, offset) for each of the four pages of a group and each kStep-th value begin …
-/// end - 1. For each value i, visits all pages before the next i; the offset in a page is
-/// in_turn(page, i). kStep must be a multiple of kLine.
+/// Visits the values i = begin, begin + kStep, … below end in each of a group's four pages: calls
+/// visit(page, in_turn(page, i)) for the four pages, then continues with the next i. kStep must be
+/// a multiple of kLine.
 template <std::int64_t kStep = kLine, class Visit>
 CPD_FN void for_lines(std::int64_t begin, std::int64_t end, Visit visit) {
   for (std::int64_t i = begin; i < end; i += kStep) {

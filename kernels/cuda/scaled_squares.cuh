@@ -179,9 +179,9 @@ struct WarpPatch {
     return {__shfl_sync(kAllLanes, own.factor, from), __shfl_sync(kAllLanes, own.scale, from),
             two_levels ? __shfl_sync(kAllLanes, own.outer, from) : 1.0F};
   }
-  /// Returns, for each lane, the maximum of `most` over four warps, whose patches contain parts of
-  /// the same blocks. `along` is this warp's number among the four. `beside` is the number of these
-  /// four warps among the square's groups of four. All threads of the thread block must call it.
+  /// Returns, for each lane, the maximum of `most` over the four warps of a group, whose patches
+  /// contain parts of the same blocks. `along` is this warp's number in its group, and `beside` the
+  /// group's number in the square. All threads of the thread block must call it.
   CPD_DEVICE std::uint32_t joined(std::uint32_t most, int along, int beside,
                                   SquareMaxima& shared) const {
     const int line = beside * kPatchSide + lane;

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -388,9 +389,11 @@ TEST_P(OperationsOfTwo, WorkInTwoThreadsWithADeviceEach) {
 /// A call on the first device does not raise a fault that a call on the second device has recorded.
 TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   Memory memory;
+  memory.x[5] = std::numeric_limits<float>::quiet_NaN();
   const Views here = ViewsOf(memory);
   const testing::OnGpuView x(second(), here.x), out(second(), here.out);
   const testing::OnGpuView integers(second(), here.integers), first(driver(), here.x);
+  const testing::OnGpuView packed(second(), here.packed);
   Enter(driver());
   const ByteRange bytes{static_cast<const std::uint8_t*>(x.view().data), 4 * kCount};
   EXPECT_EQ(Queue(kind(), 1).Checksums({&bytes, 1}),
@@ -404,6 +407,10 @@ TEST_P(OperationsOfTwo, ChecksumsAndFaultsAreTheSecondOnes) {
   const TensorView random = integers.view();
   CheckAtOnce(true);
   EXPECT_THROW(cast(x, &random), Error);
+  EXPECT_NO_THROW(cast(x, nullptr));
+  // The operation that finds a NaN without a code is the last of its call, so only the call's end
+  // can raise the fault at once.
+  EXPECT_THROW(Encode(x.view(), MakeFormat(4, 3, Encoding::finite), {}, packed.view()), Error);
   EXPECT_NO_THROW(cast(x, nullptr));
   CheckAtOnce(false);
   EXPECT_NO_THROW(cast(x, &random));

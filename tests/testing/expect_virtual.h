@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Checks that a reduction over ranks as threads gives the bits, reports and bytes of the virtual
-// ranks.
+// Checks that a reduction whose ranks are threads has the same results, reports and bytes sent as
+// the reduction over virtual ranks.
 #pragma once
 
 #include <gtest/gtest.h>

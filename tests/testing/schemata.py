@@ -53,6 +53,7 @@ _CLOSING = {opening: closing for closing, opening in _BRACKETS.items()}
 _HEADS = re.compile(r"\b(if|for|while|switch|constexpr)\s*$")
 _STOPS = re.compile(r"\b(return|throw|case|else|do|co_return)$")
 _STATEMENT = re.compile(r";|\b(return|throw|break|continue|else|if|for|while)\b")
+_DECLARATION = re.compile(r"\s*(const|constexpr|auto|static|using)\b[^;]*;\s*")
 _NOISE = re.compile(
     r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.S
 )
@@ -80,11 +81,13 @@ def wrapped(text: str, mutants: Sequence[Mutant]) -> str:
     regions = [region(masked, begin, end, after, m.form) for m, begin, end, after in changes]
     for whole in reversed(_merged(zip(regions, mutants, strict=True))):
         versions = []
+        original = text[whole.begin : whole.end]
         for (mutant, begin, end, after), own in zip(changes, regions, strict=True):
             if whole.begin <= own.begin and own.end <= whole.end:
                 version = text[whole.begin : begin] + after + text[end : whole.end]
                 versions.append((number_of(mutant), version))
-        original = text[whole.begin : whole.end]
+                for each in (version, original):
+                    _check(whole.form, each, mutant)
         text = text[: whole.begin] + _chain(whole.form, versions, original) + text[whole.end :]
     return text
 
@@ -119,6 +122,15 @@ def _chain(form: str, versions: Iterable[tuple[int, str]], original: str) -> str
         return "".join(parts) + f"{{ {original}\n}}"
     parts = [f"::cpd_mutant::on({n}) ? ({v}\n) : " for n, v in versions]
     return f"({''.join(parts)}({original}\n))"
+
+
+def _check(form: str, version: str, mutant: Mutant) -> None:
+    """Raises ValueError if a choice between two versions of a text could not be compiled."""
+    text = _masked(version).strip()
+    if form == "expression" and (not text or text[0] in "{."):
+        raise ValueError(f"{mutant.name}: replace a whole expression; no choice is {version!r}")
+    if form == "statement" and _DECLARATION.fullmatch(text):
+        raise ValueError(f"{mutant.name}: replace an expression, so that the name stays: {version}")
 
 
 def _masked(text: str) -> str:

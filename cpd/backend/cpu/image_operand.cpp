@@ -149,8 +149,8 @@ std::int64_t ImageOperand::OffsetOf(std::int64_t batch, const Term& term) const 
   return (group * channels_ + term.channel) * image_.stride[1];
 }
 
-/// Adds to `offset` the offset of the image's row from which the term (a channel and a kernel
-/// element) is read, for the windows in `run`. Returns false if that row is outside the image.
+/// For the windows in `run`, finds the row of the image from which the term (a channel and a kernel
+/// element) is read, and adds that row's offset to `offset`. Returns false if there is no such row.
 bool ImageOperand::Locate(const Run& run, const Term& term, std::int64_t& offset) const {
   offset += run.image;
   for (int d = 0; d < windows_.rank - 1; ++d) {

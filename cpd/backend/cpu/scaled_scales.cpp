@@ -19,8 +19,8 @@ constexpr std::int64_t kWhole = kMostChosen;
 /// memory page at a time.
 constexpr std::int64_t kTallest = 1024;
 
-/// The maximum number of neighboring elements whose largest magnitude is found without prefetching.
-/// The pass over the previous tile has already prefetched such elements.
+/// Runs of at most this many neighboring elements are searched for their largest magnitude without
+/// prefetching, because the pass over the previous tile has already prefetched them.
 constexpr std::int64_t kPart = 128;
 
 /// Finds the largest |x| of each block of a tile.

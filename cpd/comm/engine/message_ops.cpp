@@ -69,7 +69,7 @@ MessageOps::MessageOps(const Reduction& reduction, int rank, Layers layers, bool
   };
   const SharedCodec packed = std::make_shared<Packed>(kFp32);
   of(Content::contributions).Add(as_values() ? std::span(&packed, 1) : reduction.wires());
-  const Level across = reduction.Across(0);
+  const Level across = reduction.Across();
   for (int q = 0; q < across.planes(); ++q) {
     const SharedCodec plane = sums(across.plane_format(q));
     of(Content::running_sums).Add({&plane, 1});
@@ -83,7 +83,7 @@ bool MessageOps::is_direct(Content content) const {
 }
 
 ReduceCall MessageOps::MakeCall() const {
-  const Level across = reduction_.Across(0);
+  const Level across = reduction_.Across();
   ReduceCall call;
   if (casts_) {
     const auto& wire = dynamic_cast<const Packed&>(*reduction_.wires()[0]);
@@ -96,7 +96,7 @@ ReduceCall MessageOps::MakeCall() const {
     }
   }
   call.across = SumPlanOf(across);
-  call.group = SumPlanOf(reduction_.Group(0, 0));
+  call.group = SumPlanOf(reduction_.Group());
   call.rounds = reduction_.rounds();
   call.world = reduction_.world();
   call.group_size = reduction_.spec().group_size;
@@ -512,9 +512,10 @@ std::vector<Losses> MessageOps::CountLosses() const {
 
 SumPlan SumPlanOf(const Level& level) {
   const Accumulator& accumulator = level.accumulator;
-  return {sum_order(accumulator), TermsPlanOf(accumulator, level.terms_in, level.sum_key),
-          SumsPlanOf(accumulator, level.sum_key), level.result != accumulator.format,
-          PlanOf(level.result, level.rounding, level.result_key)};
+  const RandomKey key{.seed = level.seed};
+  return {sum_order(accumulator), TermsPlanOf(accumulator, level.terms_in, key),
+          SumsPlanOf(accumulator, key), level.result != accumulator.format,
+          PlanOf(level.result, level.rounding, key)};
 }
 
 std::vector<std::shared_ptr<float>> Quotients(const SharedQueue& queue,

@@ -72,10 +72,11 @@ CPD_FN V split_short(V t, const SplitFormat<V>& format) {
 }
 
 /// Returns a * b rounded once, for any finite operands. factor_b is b * K, where K = 2^k is the
-/// factor of Veltkamp's splitting. M = a * b * K has the spacing that the rounded product must
-/// have, so the fused multiply-add M - a * b rounds a * b to this spacing. Only the binade of M has
-/// an effect: if M was rounded up to a power of two, so is a * b. Takes 1 multiplication, 1 lower
-/// limit (at_least), 1 fused multiply-add and 1 subtraction.
+/// factor of Veltkamp's splitting. M = a * b * K is a number whose last place is the last
+/// place of the rounded product, so the fused multiply-add M - a * b rounds a * b to that place.
+/// The rounding of M itself matters only if it reaches a power of two; then a * b is rounded up to
+/// a power of two, too. Takes 1 multiplication, 1 lower limit (at_least), 1 fused multiply-add and
+/// 1 subtraction.
 template <class V>
 CPD_FN V split_product(V a, V b, V factor_b, const SplitFormat<V>& format) {
   const V m = at_least(a * factor_b, format.least);

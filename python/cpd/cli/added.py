@@ -34,7 +34,7 @@ def added_commands() -> dict[str, EntryPoint]:
 
 
 def model_gradients() -> Any:
-    """Returns the module of an installed package that trains models for gradients.
+    """Returns the module of an installed package that trains models and returns their gradients.
 
     The module has the functions `check(options)` and `gradients`.
 

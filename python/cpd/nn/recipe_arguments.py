@@ -133,7 +133,7 @@ def _names_sum(text: str) -> bool:
 
 
 def sums(value: Any) -> tuple[Any, ...]:
-    """Reads `sums`: returns a sum for each GEMM (and for grad_bias, if given), or () for None."""
+    """Reads `sums`: returns how each GEMM (and grad_bias, if given) sums; () for None."""
     if value is None:
         return ()
     is_tuple = isinstance(value, (tuple, list)) and len(value) != 2  # (exp, man) is a format

@@ -16,8 +16,6 @@ from cpd.numeric.spec import KINDS, Kind, Spec, made
 SCHEMES: tuple[str, ...] = _core.SCHEMES
 SUM_SCHEMES: tuple[str, ...] = _core.SUM_SCHEMES
 """The schemes that `cpd.sum` supports. `cpd.sum` adds the values of an array, not products."""
-REDUCE_SCHEMES: tuple[str, ...] = tuple(scheme for scheme in SUM_SCHEMES if scheme != "fixed")
-"""The schemes that all-reduce supports: all schemes of `cpd.sum` except `fixed`."""
 UNCUT = ("exact", "flushed_pairs")
 """Adders of matrix units that add terms without truncating them. A unit with such an adder refuses
 the keys `fraction_bits` and `min_exponent`."""
@@ -382,15 +380,14 @@ def as_accumulator(acc: AccumulatorLike) -> Accumulator:
     return parsed(acc if isinstance(acc, str) else _text(acc))
 
 
-def sum_accumulator(acc: AccumulatorLike, schemes: tuple[str, ...] = SUM_SCHEMES) -> Accumulator:
-    """Returns the accumulator `acc`. Raises ValueError unless its scheme is one of `schemes`."""
+def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
+    """Returns the accumulator `acc`. Raises ValueError if `cpd.sum` does not support its scheme."""
     accumulator = as_accumulator(acc)
-    scheme = accumulator.scheme or scheme_of(accumulator)
-    if scheme not in schemes:
-        others = " and cpd.sum" if scheme in SUM_SCHEMES else ""
+    scheme = scheme_of(accumulator)
+    if scheme not in SUM_SCHEMES:
         raise ValueError(
-            f"the scheme of a sum must be {', '.join(schemes[:-1])} or {schemes[-1]}, got "
-            f"{scheme!r}, which is for cpd.gemm{others}"
+            f"the scheme of a sum must be {', '.join(SUM_SCHEMES[:-1])} or {SUM_SCHEMES[-1]}, got "
+            f"{scheme!r}, which is for cpd.gemm"
         )
     return accumulator
 

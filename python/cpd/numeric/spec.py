@@ -21,7 +21,7 @@ from cpd.numeric.shown import shown
 
 SpecT = TypeVar("SpecT", bound="Spec")
 Keys = tuple[tuple[str, str], ...]
-"""Keys of a spec's text: pairs of a name and the text of its value."""
+"""Pairs of a key of a spec's text, such as `sum`, and the text of the key's value."""
 
 
 class Kind(NamedTuple):

@@ -142,6 +142,7 @@ def test_keywords_replace_what_the_name_says() -> None:
     assert cpd.Format("e4m3", encoding="fnuz") == cpd.Format("e4m3fnuz")
     assert cpd.Format("e4m3fnuz", encoding="ieee") == cpd.Format("e4m3")  # with its own bias
     assert cpd.Format("e4m3fn:bias=11", man=2) == cpd.Format("e4m2fn:bias=11")
+    assert cpd.Format("e4m3fn:bias=11", man=2).bias == 11
     assert cpd.Format("e4m3:unsigned", signed=True, subnormals=False) == cpd.Format("e4m3:nosub")
     assert cpd.Format("sm4", man=3) == cpd.Format((1, 3), encoding="finite", bias=-1)
     assert cpd.Format(cpd.Format("e5m2"), bias=3) == cpd.Format(exp=5, man=2, bias=3)

@@ -6,6 +6,7 @@ It also tests that a compiled mutant behaves like the text with the mutant's cha
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "testing"))
 
 import changed
 import mutants
+import mutants_compiled
 import schemata
 
 LISTED = list(mutants.mutants())
@@ -120,6 +122,28 @@ def _compiled(program: Path, *parts: str) -> Path:
     source.write_text("#include <algorithm>\n" + "\n".join(parts))
     subprocess.run(["g++", "-std=c++20", "-o", program, source], check=True)
     return program
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ("a + b * 2", "", "replace a whole expression"),
+        ("a + b * 2", "{a}", "replace a whole expression"),
+        ("const int sum = a + b * 2;", "const int sum = a; (void)b;", "so that the name stays"),
+    ],
+)
+def test_a_change_that_no_choice_can_make_is_refused(before: str, after: str, said: str):
+    text = TEXT.replace("int sum", "const int sum")
+    with pytest.raises(ValueError, match=said):
+        schemata.wrapped(text, [mutants.Mutant("f.cpp", before, after, "", "")])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.slow("compiles the library, the extension and the CUDA emulation with all mutants")
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_all_compiled_mutants_compile():
+    compiled = [mutant for mutant in LISTED if mutant.is_compiled]
+    mutants_compiled.build(compiled, os.cpu_count() or 1, ["test_backend_sim"], python=True)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")

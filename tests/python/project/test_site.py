@@ -186,7 +186,7 @@ class Named(NamedTuple):
     """A named tuple.
 
     Attributes:
-        one: its first field.
+        one: The tuple's only field.
     """
 
     one: int

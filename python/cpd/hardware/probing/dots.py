@@ -88,7 +88,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """Returns the range of exponents of powers of two for the term with the number `leaf`."""
+        """Returns the exponents of the powers of two that term `leaf` can be."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:

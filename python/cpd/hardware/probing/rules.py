@@ -45,7 +45,7 @@ class Known:
 
     @property
     def text(self) -> str:
-        """The rule for the user: the accumulator's text and, if set, the format `result`."""
+        """The rule as users read it: the accumulator's text and, if set, the format `result`."""
         last = "" if self.result is None else f", the sum then rounded to {self.result}"
         return f"{self.accumulator}{last}"
 

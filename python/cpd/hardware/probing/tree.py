@@ -179,7 +179,7 @@ class Mask:
         return counts
 
     def _left(self, pairs: npt.NDArray[np.int64], sign: int, unit: int) -> npt.NDArray[np.int64]:
-        """Counts the terms u that remain in the sum if a pair of terms is M and -M (see `Mask`).
+        """Counts the terms u that a sum keeps if two other terms are M and -M (see `Mask`).
 
         Returns a count for each of `pairs`, or -1 if the sum is not a whole multiple of u, or is
         too large.
