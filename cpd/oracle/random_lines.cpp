@@ -12,12 +12,10 @@ namespace {
 
 using soft::Operation;
 
-/// kAtOnce: the number of lines (test inputs) that are generated together. kDrawGrain: the number
-/// of lines in one task of a thread.
-constexpr std::size_t kAtOnce = 256;
-constexpr std::int64_t kDrawGrain = 4096;
+constexpr std::size_t kAtOnce = 256;       ///< lines (test inputs) that are generated together
+constexpr std::int64_t kDrawGrain = 4096;  ///< lines in one task of a thread
 
-/// One number, such as an exponent or a code, for each of kAtOnce lines.
+/// An array with one number, such as an exponent or a code, for each of kAtOnce lines.
 using Column = std::array<std::int32_t, kAtOnce>;
 
 /// Applies `function` to the numbers of each line in `columns`, and returns the results as a

@@ -34,7 +34,10 @@ def markdown(notebook: dict[str, Any]) -> str:
 
 
 def shown(output: dict[str, Any]) -> str:
-    """One output: a picture if it has one, else its text. Raises ValueError for an error."""
+    """Returns the Markdown of one output: its picture if it has one, else its text.
+
+    Raises ValueError if the output is an error that the notebook's code raised.
+    """
     if output["output_type"] == "error":
         raise ValueError(f"a notebook stores an error: {output['ename']}: {output['evalue']}")
     if output["output_type"] == "stream":

@@ -155,7 +155,8 @@ class Cell(NamedTuple):
     backward: Callable[[State, State, Gradients], tuple[Tensor, Tensor, Gradients]]
     """A function of the values from `forward`, the state before the step, and the gradients of the
     state after the step. It returns the gradients of both products, and of the state before the
-    step. The gradient of the state lacks the term from the state's product with the weight."""
+    step. The gradient of the state lacks the term that the caller adds: the gradient that
+    reaches the state through its product with the weight."""
 
 
 def _lstm(x: Tensor, y: Tensor, state: State) -> tuple[State, State]:

@@ -383,7 +383,7 @@ def as_accumulator(acc: AccumulatorLike) -> Accumulator:
 def sum_accumulator(acc: AccumulatorLike) -> Accumulator:
     """Returns the accumulator `acc`. Raises ValueError if `cpd.sum` does not support its scheme."""
     accumulator = as_accumulator(acc)
-    scheme = scheme_of(accumulator)
+    scheme = accumulator.scheme or scheme_of(accumulator)
     if scheme not in SUM_SCHEMES:
         raise ValueError(
             f"the scheme of a sum must be {', '.join(SUM_SCHEMES[:-1])} or {SUM_SCHEMES[-1]}, got "

@@ -109,7 +109,7 @@ def refuse(
         positional: the call's positional arguments beyond the last positional parameter.
         known: the keywords that the error for an unknown keyword lists. Default: the error suggests
             the nearest of `parameters` instead.
-        last: the name of the last positional parameter.
+        last: the name of the last positional parameter; empty if there is none.
         parameters: the names of all parameters. An error suggests the nearest name.
 
     >>> refuse("sum", {"dim": 0})
@@ -129,9 +129,12 @@ def refuse(
         text = f"{getattr(to, 'text', to)}{words}"
         raise TypeError(f'{function}() takes {keywords} in its format: "{text}"')
     if positional:
-        names_after = parameters[parameters.index(last) + 1 :] if last in parameters else []
+        names_after = parameters if not last else ()
+        if last in parameters:
+            names_after = parameters[parameters.index(last) + 1 :]
         by_keyword = ": " + ", ".join(f"{name}=" for name in names_after) if names_after else ""
-        raise TypeError(f"{function}() takes all arguments after {last}= by keyword{by_keyword}")
+        after = f" after {last}=" if last else ""
+        raise TypeError(f"{function}() takes all arguments{after} by keyword{by_keyword}")
     for keyword in given:
         if names.get(keyword, "").startswith(TO_CALL):
             raise TypeError(f"{function}() takes no {keyword}=: give it to {names[keyword]}")
