@@ -135,8 +135,12 @@ std::int64_t Reduction::group_size(std::int64_t unit) const {
 }
 
 Level Reduction::Group() const {
-  return {spec_.accumulator,          spec_.format, group_size(0), spec_.result,
-          spec_.accumulator.rounding, seed_};
+  return {.accumulator = spec_.accumulator,
+          .terms_in = spec_.format,
+          .terms = group_size(0),
+          .result = spec_.result,
+          .rounding = spec_.accumulator.rounding,
+          .seed = seed_};
 }
 
 Level Reduction::Across() const {

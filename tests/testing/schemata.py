@@ -125,7 +125,10 @@ def _chain(form: str, versions: Iterable[tuple[int, str]], original: str) -> str
 
 
 def _check(form: str, version: str, mutant: Mutant) -> None:
-    """Raises ValueError if a choice between two versions of a text could not be compiled."""
+    """Raises ValueError if a text cannot be a version of a choice.
+
+    An expression must not be empty or a list in braces. A declaration would end with its choice.
+    """
     text = _masked(version).strip()
     if form == "expression" and (not text or text[0] in "{."):
         raise ValueError(f"{mutant.name}: replace a whole expression; no choice is {version!r}")
