@@ -134,11 +134,13 @@ def _lost(
     """
     transport.raise_alarm()
     deadline = time.monotonic() + grace
-    while not all(there := transport.alarms() or [False]) and time.monotonic() < deadline:
+    there = transport.alarms()
+    while not (there and all(there)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    known = bool(transport.alarms())
+        there = transport.alarms()
+    there = there or transport.alarms()  # the store's last answer may have been late
     transport.close()
-    if known:
+    if there:
         lost = [numbers[i] for i, is_there in enumerate(there) if not is_there]
         if not lost:
             return TransportError(f"the ranks could not be connected: {why}")

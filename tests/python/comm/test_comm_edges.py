@@ -201,9 +201,10 @@ def test_torchs_groups_that_cannot_be_used(monkeypatch):
             torch_transport.transport(None, 1)
     finally:
         dist.destroy_process_group()
-    half = MagicMock(alarms=lambda: [True, False])
-    lost = torch_transport._lost(half, "no answer for 1.0 s", 0.1, [4, 7], 9)
-    assert str(lost) == "rank 7 of 9 lost before the group was made (no answer for 1.0 s)"
+    late = MagicMock(alarms=MagicMock(side_effect=[[], [True, False]]))
+    for half, grace in ((MagicMock(alarms=lambda: [True, False]), 0.1), (late, 0.0)):
+        lost = torch_transport._lost(half, "no answer for 1.0 s", grace, [4, 7], 9)
+        assert str(lost) == "rank 7 of 9 lost before the group was made (no answer for 1.0 s)"
     monkeypatch.setattr(real, "check_launched", lambda: None)
     monkeypatch.setattr(real.dist, "init_process_group", MagicMock(side_effect=dist.DistError("X")))
     with (
