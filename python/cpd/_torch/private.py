@@ -114,20 +114,20 @@ is_plain: Callable[[tuple[Any, ...]], bool] = _found["is_plain"]
 """Returns whether a call needs only the kernel and reverse-mode autograd.
 
 This is so if no mode, transform, tracer or profiler is on, and all tensors are dense tensors of
-torch's own classes without a lazy negation. Such a call bypasses the dispatcher. With this
-function's substitute in `PUBLIC`, a cast that records a gradient takes 1.9 times as long, and a
+torch's own classes without a lazy negation. Such a call bypasses the dispatcher. With the
+fallback for this name, a cast that records a gradient takes 1.9 times as long, and a
 training step of a layer 1.3 times.
 """
 may_differentiate: Callable[[tuple[Any, ...]], bool] = _found["may_differentiate"]
 """Returns whether a call may need a gradient, a tangent or a transform of torch.func.
 
-If it needs none of these, the operator without derivatives is called. With this
-function's substitute in `PUBLIC`, a cast takes 2.2 times as long.
+If it needs none of these, the operator without derivatives is called. With the
+fallback for this name, a cast takes 2.2 times as long.
 """
 direct: Callable[[Any], Callable[..., Any]] = _found["direct"]
 """Returns the C++ function that an operator's Python object calls.
 
-With this function's substitute in `PUBLIC`, a cast takes 1.05 times as long.
+With the fallback for this name, a cast takes 1.05 times as long.
 """
 autocast_off: Callable[[Tensor], Any] = _found["autocast_off"]
 """Returns a context in which autocast does not cast operands on x's device."""

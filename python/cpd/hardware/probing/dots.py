@@ -88,7 +88,7 @@ class Inputs:
         return Dots(a, b, None if self.c is None else np.zeros(n, np.float32))
 
     def powers(self, leaf: int) -> Powers:
-        """Returns the exponents of the powers of two that term `leaf` can be."""
+        """Returns the range of exponents e for which term `leaf` can be 2^e."""
         return self.of_c if leaf == self.k and self.of_c is not None else self.products
 
     def factors(self, exponent: int) -> tuple[float, float]:
